@@ -88,7 +88,7 @@ bool WaitingLine::look_at_session(Request& request, Session& session) {
         "there is no host memory for the session's state, which is on the disk: try again "
         "later, or raise --session-memory");
   }
-  parked->loading = session.loading;
+  parked->loading = session.residency == Residency::kLoading;
   parked->request = std::move(request);
   parked_.push_back(parked);
   return true;

@@ -32,34 +32,61 @@ struct Snapshot {
   std::shared_ptr<const AnsweredRequest> answered = {};  // null: none, or not known
 };
 
-// What host memory and disk are planned for on behalf of a session and its marks. A state that is
-// on the disk for good has its room there.
+// Where the state of a session is. SessionStore::update() alone changes it.
+enum class Residency {
+  kEmpty,     // nowhere: nothing was absorbed
+  kSlot,      // in the session's slot; also in its image, if that is set
+  kRunning,   // in the slot of a request that runs on it
+  kSaving,    // the same, and what the request has made of it is being committed
+  kHost,      // in its image
+  kSpilling,  // the same, and it is being written to the disk, which it then may move to
+  kDisk,      // on the disk alone
+  kLoading,   // the same, and it is being read
+};
+inline constexpr size_t kResidencies = 8;
+
+constexpr Tier tier_of(Residency residency) {
+  constexpr Tier kTiers[kResidencies] = {Tier::kEmpty, Tier::kSlot, Tier::kSlot, Tier::kSlot,
+                                         Tier::kHost,  Tier::kHost, Tier::kDisk, Tier::kDisk};
+  return kTiers[static_cast<size_t>(residency)];
+}
+
+// That of a state that is in no slot.
+inline Residency outside_slot(const Snapshot& at) {
+  if (at.image) return Residency::kHost;
+  return at.stored ? Residency::kDisk : Residency::kEmpty;
+}
+
+// What a session adds to the sums over all sessions: see SessionTotals.
 struct SessionShare {
-  int32_t small = 0;    // bytes of host memory beside states
+  Residency residency = Residency::kEmpty;
+  bool in_slot_alone = false;  // its slot has its state, and no image
+  bool busy = false;
+  bool durable = false;
+  int32_t sessions = 0;  // 1 once it is counted
+  int32_t entries = 0;   // itself and its marks
+  int64_t reserved = 0;  // bytes of host memory
+  // What host memory and disk are planned for. A durable state that is on the disk needs neither.
+  int32_t small = 0;    // bytes of host memory in addition to states
   int32_t held = 0;     // states that have host memory for good
-  int32_t movable = 0;  // states that are in host memory or on the disk, wherever there is room
+  int32_t movable = 0;  // states that are in host memory or on the disk, whichever has capacity
   int32_t moved = 0;    // of these, those that are on the disk, or about to be
 };
 
-// A named state. It is in a slot, or in an image, or on the disk alone, or still empty; while a
-// request runs on it, the request's sequence holds the slot. The members of `at` but the image are
-// right in every tier; of a durable session they are those of its last commit until the next one is
-// there, and what breaks off is as if it had never begun. What the store counts and keeps in order
-// is changed by the store alone.
+// A named state. The members of `at` but the image are right wherever the state is; of a durable
+// session they are those of its last commit until the next one is there, and a change that fails
+// leaves them as they were. What the store counts and sorts by is changed by the store alone.
 struct Session {
   TenantId tenant = 0;
   std::string_view tenant_name = kAnyone.tenant_name;
   std::string_view name;
   std::string parent = {};  // whose fork it is, by name; it may be closed since; empty: none
   Snapshot at;
-  std::optional<StateSlot> slot = {};  // set: the state is here, and in at.image if that is set
+  Residency residency = Residency::kEmpty;
+  std::optional<StateSlot> slot = {};  // of Residency::kSlot alone
   bool busy = false;                   // a request is queued or running on it, or a disk is
-  bool running = false;                // a request has the state
-  bool loading = false;                // its state is on its way from the disk
   bool emptying = false;               // it will have absorbed nothing once that is committed
-  // Its state is on its way to the disk, by this number; 0: not, or kNoSpill: the disk took it not.
-  uint64_t spill = 0;
-  static constexpr uint64_t kNoSpill = UINT64_MAX;
+  bool disk_refused = false;           // its state, which is not written again until it changes
   // Why its state did not come from the disk for a command that waits for it; null: it may.
   std::unique_ptr<const Archive::Loaded> not_loaded = {};
   // In what its states differ from those of this server, which it cannot be used with; null: they
@@ -71,8 +98,7 @@ struct Session {
   uint64_t epoch = 0;
   uint64_t commits = 0;
   uint64_t commit_owner = 0;  // of the last one: how often the folder had been taken then
-  int64_t reserved = 0;       // bytes of host memory
-  SessionShare share = {};
+  SessionShare share = {};    // as it is counted
   double ttl_seconds = 0;
   Clock::time_point last_used;
   Clock::time_point used_at;  // where the store has it among others
@@ -80,9 +106,7 @@ struct Session {
   Clock::time_point expires = Clock::time_point::max();  // max(): not as long as it is so
   std::map<std::string, Snapshot> marks;
 
-  Tier tier() const;
-  // Whether its slot has its state, and no image.
-  bool in_slot_alone() const { return (slot || running) && !at.image; }
+  Tier tier() const { return tier_of(residency); }
   bool durable() const { return durability != Durability::kNone; }
 };
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "kernels/check.h"
-#include "server/session/session_change.h"
+#include "server/session/session_store.h"
 #include "server/session/state_transfer.h"
 
 namespace recurve {
@@ -65,7 +65,8 @@ SessionResult SessionStore::run(const SessionCommand& command, Clock::time_point
       return refuse(EndReason::kFolderLost, std::move(lost));
     }
   }
-  if (session->loading) return SessionResult{.progress = Progress::kWaiting};
+  if (session->residency == Residency::kLoading)
+    return SessionResult{.progress = Progress::kWaiting};
   if (session->busy) {
     return refuse(EndReason::kSessionBusy,
                   fmt::format("session \"{}\" is serving a request: wait for its end or cancel it",
@@ -108,7 +109,7 @@ std::string SessionStore::no_share(const SessionCommand& command) const {
   int64_t disk = disk_for(command.durability.value_or(own));
   for (auto at = sessions_.lower_bound({caller.tenant, ""});
        at != sessions_.end() && at->first.tenant == caller.tenant; ++at) {
-    host += at->second.reserved;
+    host += at->second.share.reserved;
     disk += disk_for(at->second.durability);
   }
   const auto sentence = [&](const char* of, int64_t most, int64_t bytes) {
@@ -200,7 +201,6 @@ SessionResult SessionStore::mark(Session& session, const SessionCommand& command
   }
   Snapshot here = snapshot(session);
   session.marks[command.other] = std::move(here);
-  if (is_new) ++entries_;
   touch(session, now);
   return described(session, now);
 }
@@ -214,7 +214,6 @@ SessionResult SessionStore::unmark(Session& session, const SessionCommand& comma
     return commit_then_tell(session, std::move(proposal), command, now);
   }
   session.marks.erase(command.other);
-  --entries_;
   touch(session, now);
   return described(session, now);
 }
@@ -234,22 +233,18 @@ SessionResult SessionStore::go_back(Session& session, Snapshot back, const Sessi
     if (auto full = no_room_to_empty(session)) return *full;
   }
   if (session.durable()) {
-    {
-      const Change change(*this, session);
-      session.emptying = empties;
-    }
+    session.emptying = empties;
+    update(session);
     Proposal proposal{.at = std::move(back), .marks = session.marks, .changes = true};
     return commit_then_tell(session, std::move(proposal), command, now);
   }
-  {
-    const Change change(*this, session);
-    take_slot(session);
-    session.at = std::move(back);
-    session.state_lost = false;
-    session.last_used = now;
-    session.spill = 0;
-    ++session.epoch;
-  }
+  take_slot(session);
+  session.at = std::move(back);
+  session.state_lost = false;
+  session.last_used = now;
+  session.disk_refused = false;
+  ++session.epoch;
+  update(session, outside_slot(session.at));
   return described(session, now);
 }
 
@@ -320,14 +315,11 @@ SessionResult SessionStore::insert(const SessionCommand& command, Key key,
   const double otherwise = durability == Durability::kNone ? limits_.default_ttl_seconds : 0;
   const double ttl = std::min(command.ttl_seconds.value_or(otherwise), kLongestTtl);
   Session& session = put(std::move(key), parent, std::move(at), ttl, now);
-  {
-    const Change change(*this, session);
-    session.tenant_name = command.caller.tenant_name;
-    session.slot = std::move(slot);
-    if (session.slot) in_slots_.push_back(&session);
-    session.durability = durability;
-    disk_reserved_ += disk_for(durability);
-  }
+  session.tenant_name = command.caller.tenant_name;
+  session.slot = std::move(slot);
+  if (session.slot) in_slots_.push_back(&session);
+  session.durability = durability;
+  update(session, session.slot ? Residency::kSlot : session.residency);
   if (!session.durable()) return described(session, now);
   Proposal proposal{.at = session.at};
   proposal.writes = session.at.image && !(session.at.stored && session.at.stored->durable());

@@ -2,7 +2,7 @@
 // them is damaged. What is still there can be accepted.
 #include <fmt/format.h>
 
-#include "server/session/session_change.h"
+#include "server/session/session_store.h"
 
 namespace recurve {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "server/identity/tenants.h"
-#include "server/session/session_change.h"
+#include "server/session/session_store.h"
 #include "server/state/state_values.h"
 
 namespace recurve {
@@ -163,7 +163,6 @@ bool SessionStore::restore_one(const StateStore::Record& record, Clock::time_poi
     const uint64_t owner = all.value("owner", uint64_t{0});
     Session& session = put({tenant.id, record.key.substr(slash + 1)},
                            all.value("parent", std::string()), std::move(at), ttl, now);
-    const Change change(*this, session);
     session.tenant_name = tenant.name;
     session.in_doubt = record.in_doubt;
     session.commit_owner = owner;
@@ -171,10 +170,9 @@ bool SessionStore::restore_one(const StateStore::Record& record, Clock::time_poi
     session.durability = Durability::kLocal;
     session.epoch = epoch;
     session.commits = commits;
-    entries_ += static_cast<int64_t>(marks.size());
     session.marks = std::move(marks);
     check_model(session, std::move(model));
-    disk_reserved_ += disk_for(session.durability);
+    update(session);
     return true;
   } catch (const std::bad_alloc&) {
     throw;
@@ -240,9 +238,6 @@ void SessionStore::commit(Session& session, Proposal proposal, Committed done) {
   write(std::move(wanted),
         [this, &session, become, done = std::move(done)](const StateStore::Outcome& outcome) {
           if (outcome.error.empty()) {
-            const Change change(*this, session);
-            entries_ += static_cast<int64_t>(become->marks.size()) -
-                        static_cast<int64_t>(session.marks.size());
             session.marks = std::move(become->marks);
             ++session.commits;
             session.epoch += lost_epochs(session);
@@ -255,14 +250,16 @@ void SessionStore::commit(Session& session, Proposal proposal, Committed done) {
               ++session.epoch;
             }
             if (outcome.state) session.at.stored = outcome.state;
+            const bool moves = become->changes && session.residency != Residency::kSaving;
+            update(session, moves ? outside_slot(session.at) : session.residency);
           }
           done(outcome.error);
         });
 }
 
 void SessionStore::let_be(Session& session) {
-  const Change change(*this, session);
-  session.busy = session.running = session.emptying = false;
+  session.busy = session.emptying = false;
+  update(session);
 }
 
 SessionResult SessionStore::commit_then_tell(Session& session, Proposal proposal,
@@ -313,27 +310,26 @@ void SessionStore::commit_turn(Session& session, StateSlot slot, Snapshot at, St
                     .answer_ids = std::move(answer_ids),
                     .writes = true,
                     .changes = true};
+  update(session, Residency::kSaving);
   commit(session, std::move(proposal), [this, &session, kept, done](const std::string& error) {
     if (!error.empty()) {
       roll_back(session, session.last_used);
       return done(std::nullopt, error);
     }
-    {
-      const Change change(*this, session);
-      session.busy = session.running = false;
-      session.slot.emplace(std::move(*kept));
-      in_slots_.push_back(&session);
-      session.last_used = Clock::now();
-    }
+    session.busy = false;
+    session.slot.emplace(std::move(*kept));
+    in_slots_.push_back(&session);
+    session.last_used = Clock::now();
+    update(session, Residency::kSlot);
     done(last_commit(session), error);
   });
 }
 
 void SessionStore::roll_back(Session& session, Clock::time_point now) {
-  const Change change(*this, session);
-  session.busy = session.running = false;
+  session.busy = false;
   session.last_used = now;
   if (session.at.stored) session.at.history = {};  // it comes back with the state
+  update(session, outside_slot(session.at));
 }
 
 }  // namespace recurve

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "kernels/check.h"
-#include "server/session/session_change.h"
 
 namespace recurve {
 namespace {
@@ -40,12 +39,6 @@ StateHeader wanted_of(StateHeader identity, const StateLayout& layout, int32_t v
 
 }  // namespace
 
-Tier Session::tier() const {
-  if (slot || running) return Tier::kSlot;
-  if (at.image) return Tier::kHost;
-  return at.stored ? Tier::kDisk : Tier::kEmpty;
-}
-
 SessionStore::SessionStore(Backend& backend, StatePool& pool, const SessionLimits& limits,
                            int32_t vocab)
     : pool_(pool),
@@ -75,7 +68,7 @@ int64_t SessionStore::bytes_each(const StateLayout& layout, int32_t vocab) {
   return kSessionBytes + state_memory(layout, vocab);
 }
 
-// The session of that key, which there is none of, as it is from now on in all counts and orders.
+// The session of that key, of which there is none yet.
 Session& SessionStore::put(Key key, const std::string& parent, Snapshot at, double ttl_seconds,
                            Clock::time_point now) {
   const auto place = sessions_.try_emplace(std::move(key)).first;
@@ -84,8 +77,7 @@ Session& SessionStore::put(Key key, const std::string& parent, Snapshot at, doub
   session.name = place->first.name;
   session.at = std::move(at);
   session.ttl_seconds = ttl_seconds;
-  session.last_used = session.used_at = now;
-  session.leave = leave_of(session);
+  session.last_used = now;
   try {
     session.parent = parent;
     if (ttl_seconds > 0) by_expiry_.emplace(session.expires, &session);
@@ -95,15 +87,45 @@ Session& SessionStore::put(Key key, const std::string& parent, Snapshot at, doub
     sessions_.erase(place);
     throw;
   }
-  ++count_of(session);
-  in_slot_alone_ += session.in_slot_alone();
-  spare_room();
-  session.reserved = reserved_by(session);
-  reserved_ += session.reserved;
-  session.share = share_of(session);
-  count_share(session, 1);
-  ++entries_;
+  update(session, outside_slot(session.at));
   return session;
+}
+
+// To be called after each change of the session: the totals and orders follow it.
+void SessionStore::update(Session& session, Residency residency) {
+  const SessionShare before = session.share;
+  session.residency = residency;
+  session.share = share_of(session);
+  totals_.add(before, -1);
+  totals_.add(session.share, 1);
+  has_ended_ |= before.busy && !session.busy;
+  const Tier tier = session.tier();
+  if (before.sessions > 0 && tier != tier_of(before.residency)) {
+    to_slot_ += tier == Tier::kSlot;
+    to_host_ += tier == Tier::kHost;
+    to_disk_ += tier == Tier::kDisk;
+  }
+  sort(session);
+  spare_room();
+}
+
+// Where it belongs now in the orders. Nothing in it can fail.
+void SessionStore::sort(Session& session) {
+  auto expiry = by_expiry_.extract({session.expires, &session});
+  auto use = by_use_.extract({session.leave, session.used_at, &session});
+  const bool stays = session.ttl_seconds == 0 || session.busy;
+  session.expires =
+      stays ? Clock::time_point::max()
+            : session.last_used + std::chrono::duration_cast<Clock::duration>(
+                                      std::chrono::duration<double>(session.ttl_seconds));
+  session.leave = leave_of(session);
+  session.used_at = session.last_used;
+  if (!expiry.empty()) {  // else it never expires
+    expiry.value() = {session.expires, &session};
+    by_expiry_.insert(std::move(expiry));
+  }
+  use.value() = {session.leave, session.used_at, &session};
+  by_use_.insert(std::move(use));
 }
 
 Session* SessionStore::find(const std::string& name, TenantId tenant) {
@@ -112,13 +134,13 @@ Session* SessionStore::find(const std::string& name, TenantId tenant) {
 }
 
 void SessionStore::set_busy(Session& session, bool busy) {
-  const Change change(*this, session);
   session.busy = busy;
+  update(session);
 }
 
 void SessionStore::touch(Session& session, Clock::time_point now) {
-  const Change change(*this, session);
   session.last_used = now;
+  update(session);
 }
 
 void SessionStore::expire(Clock::time_point now) {
@@ -142,9 +164,8 @@ std::optional<Clock::time_point> SessionStore::next_expiry() const {
 // copied once, however many marks, forks and exports are made of it. What it takes is reserved.
 const StateImage& SessionStore::image_of(Session& session) {
   if (session.slot && !session.at.image) {
-    StateImage image = save(*session.slot);
-    const Change change(*this, session);
-    session.at.image = std::move(image);
+    session.at.image = save(*session.slot);
+    update(session);
   }
   return session.at.image;
 }
@@ -165,7 +186,7 @@ SessionInfo SessionStore::describe(const Session& session, Clock::time_point now
                    .idle_seconds = session.busy ? 0 : seconds_between(session.last_used, now),
                    .ttl_seconds = session.ttl_seconds,
                    .state_bytes = state_bytes_,
-                   .host_bytes = session.reserved,
+                   .host_bytes = session.share.reserved,
                    .durability = session.durability,
                    .commit = last_commit(session),
                    .in_doubt = session.in_doubt || session.state_lost};
@@ -186,7 +207,7 @@ int64_t SessionStore::reserved_for(std::string_view name, bool state) const {
 }
 
 int64_t SessionStore::reserved_by(const Session& session) const {
-  const bool here = session.tier() != Tier::kDisk || session.loading || session.emptying;
+  const bool here = session.residency != Residency::kDisk || session.emptying;
   int64_t bytes = reserved_for(session.name, here) + name_bytes(session.parent.size());
   for (const auto& [name, mark] : session.marks) {
     bytes += reserved_for(name, mark.image != nullptr);
@@ -195,7 +216,15 @@ int64_t SessionStore::reserved_by(const Session& session) const {
 }
 
 SessionShare SessionStore::share_of(const Session& session) const {
-  SessionShare share{.small = static_cast<int32_t>(reserved_for(session.name, false) +
+  const bool in_slot = session.tier() == Tier::kSlot;
+  SessionShare share{.residency = session.residency,
+                     .in_slot_alone = in_slot && !session.at.image,
+                     .busy = session.busy,
+                     .durable = session.durable(),
+                     .sessions = 1,
+                     .entries = 1 + static_cast<int32_t>(session.marks.size()),
+                     .reserved = reserved_by(session),
+                     .small = static_cast<int32_t>(reserved_for(session.name, false) +
                                                    name_bytes(session.parent.size()))};
   const auto count = [&](bool stored, bool may_move) {
     const bool on_disk = stored && session.durable();
@@ -204,8 +233,7 @@ SessionShare SessionStore::share_of(const Session& session) const {
     share.moved += !on_disk && may_move && stored;
   };
   const bool moves = !session.durable() && session.tier() != Tier::kEmpty;
-  const bool spills = session.spill > 0 && session.spill != Session::kNoSpill;
-  count(session.at.stored || spills, moves);
+  count(session.at.stored || session.residency == Residency::kSpilling, moves);
   share.held += session.emptying;
   for (const auto& [name, mark] : session.marks) {
     share.small += static_cast<int32_t>(reserved_for(name, false));
@@ -215,24 +243,16 @@ SessionShare SessionStore::share_of(const Session& session) const {
   return share;
 }
 
-void SessionStore::count_share(const Session& session, int times) {
-  const SessionShare& share = session.share;
-  small_ += int64_t{times} * share.small;
-  held_ += times * share.held;
-  movable_ += times * share.movable;
-  moved_ += times * share.moved;
-}
-
 // States that there is room for on the disk beside those of durable sessions, if these reserve so
 // much more.
 int64_t SessionStore::disk_places(int64_t more_reserved) const {
   if (archive_ == nullptr) return 0;
-  return (limits_.disk_bytes - disk_reserved_ - more_reserved) / disk_each_;
+  return (limits_.disk_bytes - disk_reserved() - more_reserved) / disk_each_;
 }
 
 int64_t SessionStore::spare_disk_bytes() const {
   constexpr int64_t kNext = 2;  // that is opened, or moves, before this is asked again
-  return std::max<int64_t>((disk_places(0) - moved_ - kNext) / 2, 0) * (disk_each_ / 2);
+  return std::max<int64_t>((disk_places(0) - totals_.moved - kNext) / 2, 0) * (disk_each_ / 2);
 }
 
 // Host memory that sessions may come to need, so that each of them can always come back, were they
@@ -242,10 +262,11 @@ int64_t SessionStore::spare_disk_bytes() const {
 // one place here is free.
 int64_t SessionStore::planned(int64_t small, int states, int64_t more_on_disk, int movable) const {
   const int64_t places = std::max<int64_t>(disk_places(more_on_disk), 0);
-  const int64_t may_move = movable_ + movable;
-  const bool comes_back = archive_ != nullptr && may_move + disk_reserved_ > 0;
-  return small_ + small +
-         state_memory_ * (held_ + states + std::max<int64_t>(may_move - places, 0) + comes_back);
+  const int64_t may_move = totals_.movable + movable;
+  const bool comes_back = archive_ != nullptr && may_move + disk_reserved() > 0;
+  return totals_.small + small +
+         state_memory_ *
+             (totals_.held + states + std::max<int64_t>(may_move - places, 0) + comes_back);
 }
 
 // Of so many bytes for somebody new, which fit in the plan or do not; why(): the sentence that says
@@ -267,7 +288,7 @@ std::optional<SessionResult> SessionStore::no_room(std::string_view name, std::s
     return fmt::format(
         "{} sessions and marks reserve {} of the {} bytes set aside for them, and one "
         "more takes {}: close sessions or marks, or raise --session-memory",
-        entries_, planned(0, 0, 0), limits_.host_bytes, wanted);
+        totals_.entries, planned(0, 0, 0), limits_.host_bytes, wanted);
   });
 }
 
@@ -297,27 +318,21 @@ SessionResult SessionStore::refuse_durable(Durability durability) const {
   if (std::string lost = archive_->lost(); !lost.empty()) {
     return {.reason = EndReason::kFolderLost, .message = std::move(lost)};
   }
-  const int64_t left = limits_.disk_bytes - disk_reserved_;
-  if (disk_each_ <= left && moved_ <= disk_places(disk_each_)) return {};
+  const int64_t left = limits_.disk_bytes - disk_reserved();
+  if (disk_each_ <= left && totals_.moved <= disk_places(disk_each_)) return {};
   return {.reason = EndReason::kExhausted,
           .message = fmt::format(
               "durable sessions reserve {} of the {} bytes that --state-disk has for sessions, {} "
               "states have moved there for want of memory, and one more takes {}: close some, or "
               "raise --state-disk",
-              disk_reserved_, limits_.disk_bytes, moved_, disk_each_)};
+              disk_reserved(), limits_.disk_bytes, totals_.moved, disk_each_)};
 }
 
 void SessionStore::erase(Session& session) {
-  --count_of(session);
-  in_slot_alone_ -= session.in_slot_alone();
-  take_slot(session);
-  reserved_ -= session.reserved;
-  count_share(session, -1);
-  busy_ -= session.busy;
+  totals_.add(session.share, -1);
   has_ended_ |= session.busy;
-  disk_reserved_ -= disk_for(session.durability);
+  take_slot(session);
   by_use_.erase({session.leave, session.used_at, &session});
-  entries_ -= 1 + static_cast<int64_t>(session.marks.size());
   by_expiry_.erase({session.expires, &session});
   sessions_.erase(sessions_.find({session.tenant, std::string(session.name)}));
   spare_room();

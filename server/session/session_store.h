@@ -41,6 +41,34 @@ struct SessionLimits {
       on_state_lost = {};
 };
 
+// The shares of all sessions.
+struct SessionTotals {
+  int residents[kResidencies] = {};
+  int in_slot_alone = 0, busy = 0, durable = 0;
+  int64_t entries = 0, reserved = 0, small = 0;
+  int held = 0, movable = 0, moved = 0;
+
+  void add(const SessionShare& share, int times) {
+    residents[static_cast<size_t>(share.residency)] += times * share.sessions;
+    in_slot_alone += times * share.in_slot_alone;
+    busy += times * share.busy;
+    durable += times * share.durable;
+    entries += times * share.entries;
+    reserved += times * share.reserved;
+    small += int64_t{times} * share.small;
+    held += times * share.held;
+    movable += times * share.movable;
+    moved += times * share.moved;
+  }
+  int in(Tier tier) const {
+    int sum = 0;
+    for (size_t r = 0; r < kResidencies; ++r) {
+      if (tier_of(static_cast<Residency>(r)) == tier) sum += residents[r];
+    }
+    return sum;
+  }
+};
+
 // Sessions by tenant and name. Belongs to the engine's thread.
 //
 // Each session and each mark of a state reserves the host memory of one state, whether it uses it
@@ -160,7 +188,6 @@ class SessionStore {
   // once, then those that are to be written before.
   enum Leave { kAtOnce, kOnceWritten, kNot };
   using ByUse = std::set<std::tuple<int, Clock::time_point, Session*>>;
-  class Change;
   struct Key {
     TenantId tenant;
     std::string name;
@@ -237,12 +264,15 @@ class SessionStore {
   // on the disk for one that goes there.
   enum class For { kNew, kReturn };
   Room make_room(int64_t bytes, For purpose);
+  void update(Session& session, Residency residency);
+  void update(Session& session) { update(session, session.residency); }
+  void sort(Session& session);
   SessionShare share_of(const Session& session) const;
-  void count_share(const Session& session, int times);
   int64_t disk_places(int64_t more_reserved) const;
   int64_t disk_for(Durability durability) const {
     return durability == Durability::kNone ? 0 : disk_each_;
   }
+  int64_t disk_reserved() const { return totals_.durable * disk_each_; }
   int64_t planned(int64_t small, int states, int64_t more_on_disk, int movable = 0) const;
   void drop(Session& session);
   void leave_slot(Session& session);
@@ -265,15 +295,14 @@ class SessionStore {
   std::optional<SessionResult> no_room_to_empty(const Session& session);
   void erase(Session& session);
   std::optional<StateSlot> take_slot(Session& session);
-  int& count_of(const Session& session);
   // While a session is in a slot alone, what it has reserved is the room of an image that went:
   // another that leaves its slot takes it as it is. So does one that comes from the disk, where
   // nobody has reserved that room.
   void spare_room() noexcept {
-    const bool comes = on_disk_ > 0 && reserved_ + state_memory_ <= limits_.host_bytes;
-    images_.keep_spare(in_slot_alone_ > 0 || comes);
+    const bool comes =
+        totals_.in(Tier::kDisk) > 0 && totals_.reserved + state_memory_ <= limits_.host_bytes;
+    images_.keep_spare(totals_.in_slot_alone > 0 || comes);
   }
-  void count_move(Tier to);
 
   StatePool& pool_;
   const SessionLimits limits_;
@@ -302,17 +331,9 @@ class SessionStore {
   std::map<std::string, FoundModel> found_models_;
   uint64_t owner_epoch_ = 0;
   bool owner_written_ = true;
-  uint64_t spills_ = 0;
-  int spilling_ = 0;
-  int in_slot_ = 0, in_host_ = 0, on_disk_ = 0, empty_ = 0;
-  int in_slot_alone_ = 0;
+  bool spilling_ = false;  // one state at a time
+  SessionTotals totals_;
   int64_t to_slot_ = 0, to_host_ = 0, to_disk_ = 0;
-  int64_t disk_reserved_ = 0;  // bytes, of durable sessions
-  int64_t reserved_ = 0;       // bytes
-  int64_t entries_ = 0;        // sessions and marks
-  int64_t small_ = 0;          // and of all shares
-  int held_ = 0, movable_ = 0, moved_ = 0;
-  int busy_ = 0;
   bool has_ended_ = false;  // one that was busy is not any more, since advance() was called last
 };
 

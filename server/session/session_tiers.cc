@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "kernels/check.h"
-#include "server/session/session_change.h"
+#include "server/session/session_store.h"
 
 namespace recurve {
 namespace {
@@ -14,7 +14,6 @@ constexpr bool is_short(int64_t reserved, int64_t all) { return reserved > all -
 }  // namespace
 
 StateSlot SessionStore::check_out(Session& session, StateImage begin) {
-  const Change change(*this, session);
   CHECK(session.tier() != Tier::kDisk);
   std::optional<StateSlot> slot = take_slot(session);
   if (!slot) {
@@ -25,21 +24,21 @@ StateSlot SessionStore::check_out(Session& session, StateImage begin) {
   }
   session.at.image.reset();  // which is not what it will be
   if (!session.durable()) session.at.stored.reset();
-  session.spill = 0;
-  session.running = true;
+  session.disk_refused = false;
+  update(session, Residency::kRunning);
   return std::move(*slot);
 }
 
 void SessionStore::check_in(Session& session, StateSlot slot, Snapshot at, Clock::time_point now) {
   CHECK(!session.durable());
-  const Change change(*this, session);
   session.at = std::move(at);
   session.at.history.end_request();
   session.slot.emplace(std::move(slot));
   in_slots_.push_back(&session);
-  session.busy = session.running = false;
+  session.busy = false;
   session.last_used = now;
   ++session.epoch;
+  update(session, Residency::kSlot);
 }
 
 bool SessionStore::evict_one() {
@@ -55,8 +54,8 @@ bool SessionStore::evict_one() {
 
 void SessionStore::leave_slot(Session& session) {
   image_of(session);
-  const Change change(*this, session);
   take_slot(session);
+  update(session, Residency::kHost);
 }
 
 StateImage SessionStore::save(const StateSlot& slot) {
@@ -66,24 +65,23 @@ StateImage SessionStore::save(const StateSlot& slot) {
 }
 
 SessionStore::Leave SessionStore::leave_of(const Session& session) const {
-  const Tier tier = session.tier();
-  const bool here = tier == Tier::kSlot || tier == Tier::kHost;
-  if (archive_ == nullptr || !here || session.busy || session.running) return kNot;
+  const bool rests = session.residency == Residency::kSlot || session.residency == Residency::kHost;
+  if (archive_ == nullptr || !rests || session.busy) return kNot;
   if (session.at.stored) return kAtOnce;
-  return session.durable() || session.spill > 0 ? kNot : kOnceWritten;
+  return session.durable() || session.disk_refused ? kNot : kOnceWritten;
 }
 
 // Room for so many bytes more, if need be that of sessions that were idle longest.
 SessionStore::Room SessionStore::make_room(int64_t bytes, For purpose) {
-  while (reserved_ + bytes > limits_.host_bytes) {
-    const bool waits = spilling_ > 0 || (purpose == For::kReturn && busy_ > 0);
+  while (totals_.reserved + bytes > limits_.host_bytes) {
+    const bool waits = spilling_ || (purpose == For::kReturn && totals_.busy > 0);
     if (by_use_.empty()) return Room::kNone;
     const auto& [leave, when, session] = *by_use_.begin();
     if (leave == kAtOnce) {
       drop(*session);
       continue;
     }
-    if (leave == kNot || spilling_ > 0 || !has_disk(purpose)) {
+    if (leave == kNot || spilling_ || !has_disk(purpose)) {
       return waits ? Room::kComing : Room::kNone;
     }
     spill(*session);
@@ -94,39 +92,36 @@ SessionStore::Room SessionStore::make_room(int64_t bytes, For purpose) {
 
 // Whether a state more may move to the disk.
 bool SessionStore::has_disk(For purpose) const {
-  return moved_ + (purpose == For::kNew ? 1 : 0) < disk_places(0);
+  return totals_.moved + (purpose == For::kNew ? 1 : 0) < disk_places(0);
 }
 
 // It is on the disk.
 void SessionStore::drop(Session& session) {
-  const Change change(*this, session);
   take_slot(session);
-  images_.keep_spare(true);  // whoever it goes for takes its room
+  images_.keep_spare(true);  // the state that it goes for takes its memory
   session.at.image.reset();
   session.at.history = {};
+  update(session, Residency::kDisk);
 }
 
-// Writes the state, to be dropped when memory is wanted. Where the disk takes no more, the session
-// is passed over from then on, until it has been used again.
+// Writes the state, to be dropped when memory is wanted. Where the disk refuses it, the session is
+// passed over from then on, until it has been used again. As one is written at a time, a session
+// that is kSpilling when that is done is the one, and has the state that was written.
 void SessionStore::spill(Session& session) {
   if (session.slot) leave_slot(session);
   StateStore::NewState state{header_of(session.at), session.at.image};
   state.header.id = archive_->store().new_id();
-  {
-    const Change change(*this, session);
-    session.spill = ++spills_;
-  }
-  ++spilling_;
+  update(session, Residency::kSpilling);
+  spilling_ = true;
   const Key key{session.tenant, std::string(session.name)};
-  const uint64_t number = session.spill;
   write({.tenant = std::string(session.tenant_name), .state = std::move(state)},
-        [this, key, number](const StateStore::Outcome& outcome) {
-          --spilling_;
+        [this, key](const StateStore::Outcome& outcome) {
+          spilling_ = false;
           Session* found = find(key.name, key.tenant);
-          if (found == nullptr || found->spill != number) return;
-          const Change change(*this, *found);
+          if (found == nullptr || found->residency != Residency::kSpilling) return;
           found->at.stored = outcome.state;
-          found->spill = outcome.error.empty() ? 0 : Session::kNoSpill;
+          found->disk_refused = !outcome.error.empty();
+          update(*found, Residency::kHost);
         });
 }
 
@@ -135,23 +130,19 @@ SessionStore::Room SessionStore::bring(Session& session, OnBrought done) {
   const Room room = make_room(state_memory_, For::kReturn);
   if (room != Room::kThere) return room;
   const NewImage made = images_.take();
-  {
-    const Change change(*this, session);
-    session.loading = session.busy = true;
-  }
+  session.busy = true;
+  update(session, Residency::kLoading);
   const auto prepare = [this, rooms = made.rooms] { images_.prepare(rooms); };
   archive_->load(
       session.at.stored, wanted_, made, prepare,
       [this, &session, image = made.image, done = std::move(done)](Archive::Loaded loaded) {
-        {
-          const Change change(*this, session);
-          session.loading = session.busy = false;
-          session.state_lost = loaded.reason == EndReason::kStateLost;
-          if (loaded.error.empty()) {
-            session.at.image = image;
-            session.at.history = TokenHistory::of(std::move(loaded.header.history));
-          }
+        session.busy = false;
+        session.state_lost = loaded.reason == EndReason::kStateLost;
+        if (loaded.error.empty()) {
+          session.at.image = image;
+          session.at.history = TokenHistory::of(std::move(loaded.header.history));
         }
+        update(session, outside_slot(session.at));
         if (session.state_lost && limits_.on_state_lost) {
           limits_.on_state_lost(session.tenant_name, session.name, loaded.error);
         }
@@ -187,7 +178,7 @@ bool SessionStore::advance() {
   }
   if (archive_ == nullptr) return any;
   any |= archive_->take_done();
-  if (spilling_ == 0 && is_short(reserved_, limits_.host_bytes) && !by_use_.empty()) {
+  if (!spilling_ && is_short(totals_.reserved, limits_.host_bytes) && !by_use_.empty()) {
     const auto& [leave, when, session] = *by_use_.begin();
     if (leave == kOnceWritten && has_disk(For::kNew)) spill(*session);
   }
@@ -205,34 +196,14 @@ void SessionStore::finish_work() {
 
 SessionStore::Counts SessionStore::counts() const {
   return {.total = static_cast<int>(sessions_.size()),
-          .in_slot = in_slot_,
-          .in_host = in_host_,
-          .on_disk = on_disk_,
-          .empty = empty_,
+          .in_slot = totals_.in(Tier::kSlot),
+          .in_host = totals_.in(Tier::kHost),
+          .on_disk = totals_.in(Tier::kDisk),
+          .empty = totals_.in(Tier::kEmpty),
           .host_bytes = images_.bytes(),
           .to_slot = to_slot_,
           .to_host = to_host_,
           .to_disk = to_disk_};
-}
-
-void SessionStore::count_move(Tier to) {
-  to_slot_ += to == Tier::kSlot;
-  to_host_ += to == Tier::kHost;
-  to_disk_ += to == Tier::kDisk;
-}
-
-int& SessionStore::count_of(const Session& session) {
-  switch (session.tier()) {
-    case Tier::kSlot:
-      return in_slot_;
-    case Tier::kHost:
-      return in_host_;
-    case Tier::kDisk:
-      return on_disk_;
-    case Tier::kEmpty:
-      break;
-  }
-  return empty_;
 }
 
 }  // namespace recurve
