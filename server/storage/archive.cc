@@ -23,25 +23,29 @@ Archive::Archive(StateStore& store)
         pthread_setname_np(pthread_self(), "state-writer");
         write();
       }),
-      reader_([this] {
-        pthread_setname_np(pthread_self(), "state-reader");
-        read();
-      }),
       watcher_([this] {
         pthread_setname_np(pthread_self(), "state-watcher");
         watch();
-      }) {}
+      }) {
+  for (int r = 0; r < kReaders; ++r) {
+    readers_.emplace_back([this] {
+      pthread_setname_np(pthread_self(), "state-reader");
+      read();
+    });
+  }
+}
 
 Archive::~Archive() {
   {
     const std::lock_guard lock(mutex_);
     closed_ = true;
   }
-  changed_.notify_all();
+  commits_changed_.notify_all();
+  reads_changed_.notify_all();
   closing_.notify_all();
   writer_.join();
-  reader_.join();
   watcher_.join();
+  for (std::thread& reader : readers_) reader.join();
 }
 
 void Archive::when_lost(OnLost listener) {
@@ -83,7 +87,7 @@ void Archive::commit(std::vector<Write> writes) {
       ++under_way_;
     }
   }
-  changed_.notify_all();
+  commits_changed_.notify_one();
 }
 
 void Archive::load(StoredPtr state, const StateHeader& wanted, NewImage image,
@@ -149,7 +153,7 @@ void Archive::add_read(Job job) {
     reads_.push_back(std::move(job));
   }
   ++under_way_;
-  changed_.notify_all();
+  reads_changed_.notify_one();
 }
 
 bool Archive::take_done() {
@@ -185,7 +189,7 @@ void Archive::write() {
       lock.unlock();
       const bool tidied = store_.tidy();
       lock.lock();
-      if (!tidied) changed_.wait(lock, [this] { return closed_ || !commits_.empty(); });
+      if (!tidied) commits_changed_.wait(lock, [this] { return closed_ || !commits_.empty(); });
     }
     if (commits_.empty()) return;
     std::vector<Commit> group;
@@ -231,7 +235,7 @@ void Archive::commit_group(std::vector<Commit> group) {
 void Archive::read() {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return closed_ || !reads_.empty(); });
+    reads_changed_.wait(lock, [this] { return closed_ || !reads_.empty(); });
     if (reads_.empty()) return;
     Job job = std::move(reads_.front());
     reads_.pop_front();

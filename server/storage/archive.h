@@ -13,11 +13,12 @@
 namespace recurve {
 
 // A store whose owner never waits for a disk. One thread commits, as many changes together as have
-// come meanwhile; another reads, so that a state comes back while others are written. What is to be
-// done with what they found, the owner's thread does, in take_done(). The store outlives it, and so
-// does what was taken out of it.
+// come meanwhile; kReaders others read, so that states come back while others are written, and a
+// slow read delays no other. What is to be done with what they found, the owner's thread does, in
+// take_done(). The store outlives it, and so does what was taken out of it.
 class Archive {
  public:
+  static constexpr int kReaders = 4;
   using Committed = std::function<void(StateStore::Outcome outcome)>;
   // What was read; or a sentence that says why not, and what that means for the state.
   struct Loaded {
@@ -53,7 +54,8 @@ class Archive {
   // StateStore::lost() of half a second ago at most. Any thread.
   std::string lost() const;
 
-  // The owner's thread. What they call is called by take_done(), each once, commits in their order.
+  // The owner's thread. What they call is called by take_done(), each once, commits in their order,
+  // reads in any.
   void commit(StateStore::Change change, Committed done);
   struct Write {
     StateStore::Change change;
@@ -96,7 +98,7 @@ class Archive {
   int64_t under_way_ = 0;  // of the owner's thread
 
   mutable std::mutex mutex_;  // of all below
-  std::condition_variable changed_, done_changed_, closing_;
+  std::condition_variable commits_changed_, reads_changed_, done_changed_, closing_;
   std::deque<Commit> commits_;
   std::deque<Job> reads_;
   std::vector<std::function<void()>> done_;
@@ -104,7 +106,8 @@ class Archive {
   std::string lost_;
   OnLost on_lost_;
 
-  std::thread writer_, reader_, watcher_;
+  std::thread writer_, watcher_;
+  std::vector<std::thread> readers_;
 };
 
 }  // namespace recurve

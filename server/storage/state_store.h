@@ -155,7 +155,8 @@ class StateStore {
     uint64_t offset = 0, bytes = 0;
     int32_t records = 0, handles = 0;
     bool durable = false;
-    bool missing = false;  // its file is not there, or too short
+    bool missing = false;    // its file is not there, or too short
+    bool set_aside = false;  // it was found to be damaged
   };
   struct Segment {
     std::shared_ptr<const FileSystem::Reader> reader = {};
@@ -220,6 +221,7 @@ class StateStore {
   bool segment_dirty_ = false, folder_dirty_ = false;
   std::vector<std::pair<std::string, uint64_t>> to_remove_;  // names and bytes
 
+  std::mutex setting_aside_;  // held by the thread that does
   mutable std::mutex mutex_;  // of all below
   uint64_t next_id_ = 1;
   Places places_;

@@ -85,8 +85,10 @@ StateStore::Place StateStore::place_of(const StoredState& state) const {
 uint64_t StateStore::bytes_of(const StoredState& state) const { return place_of(state).bytes; }
 
 void StateStore::set_aside(const StoredState& state) {
+  const std::lock_guard once(setting_aside_);
   const std::string name = file_name(kStateFile, state.id());
   Place place = place_of(state);
+  if (place.set_aside) return;
   if (place.segment == 0) {
     set_aside(name);
   } else {
@@ -95,7 +97,8 @@ void StateStore::set_aside(const StoredState& state) {
   }
   const std::lock_guard lock(mutex_);
   if (place.segment > 0) ++usage_.set_aside;
-  places_.at(state.id()).missing = true;
+  Place& set = places_.at(state.id());
+  set.missing = set.set_aside = true;
 }
 
 StateStore::Usage StateStore::usage() const {
