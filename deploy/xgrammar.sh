@@ -36,7 +36,7 @@ sed -i -e '/^ *int32_t character =$/,/^ *return Sequence(/c\
       return Sequence({ByteString("\\""), RuleRef(counted_strings_.rule_of(&builder_, spec.min_length, spec.max_length, {builder_.GetRuleId(kBasicStringSub), behind}))});' \
   -e 's#kBasicEscape, Choice({escaped_character, unicode_escape})#kBasicEscape, RegexExpression(R"('"$escape"')")#' "$source"
 sed -i -e 's/^  GrammarBuilder builder_;/&\n  recurve::CountedStrings counted_strings_;/' \
-  -e 's/^#include "grammar_builder.h"/&\n#include "server\/constraint\/xgrammar_strings.h"/' "${source%.cc}.h"
+  -e 's/^#include "grammar_builder.h"/&\n#include "server\/constraint\/xgrammar\/xgrammar_strings.h"/' "${source%.cc}.h"
 # A rule that says what follows it is repeated as it is.
 sed -i '/^  int32_t VisitRepeat(const GrammarExpr& grammar_expr) final {$/,/^    return HandleRepetitionRange(/s/^    return HandleRepetitionRange(/    if (base_grammar_->GetRule(ref_rule_id).lookahead_assertion_id != -1) {\n      return builder_->AddRepeat(ref_rule_id, lower, upper);\n    }\n&/' \
   "$folder/cpp/grammar_functor.cc"
@@ -55,7 +55,7 @@ look earley_parser.cc 3 -e 's/^\( *\)tmp_process_state_queue_.pop();/\1LookAtWor
 # It has the rules that it has compiled before from xgrammar_rules.cc.
 source=$folder/cpp/grammar_compiler.cc
 sed -i -e 's/^ *rule_fsm->GetFsm().GetReachableStates(&reachable_states);/&\n    const recurve::RuleWork rule_work(compiled_grammar_impl.get(), rule_id);\n    if (rule_work.is_done()) continue;/' \
-  -e 's/^#include "xgrammar\/tokenizer_info.h"/&\n#include "server\/constraint\/xgrammar_rules.h"/' "$source"
+  -e 's/^#include "xgrammar\/tokenizer_info.h"/&\n#include "server\/constraint\/xgrammar\/xgrammar_rules.h"/' "$source"
 [ "$(grep -cE 'rule_work|xgrammar_rules.h' "$source")" = 3 ]
 # What a matcher knows of its place is told to xgrammar_place.cc.
 printf '%s\n' 'namespace xgrammar {' \

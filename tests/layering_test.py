@@ -25,21 +25,25 @@ ALLOWED = {  # folder: the folders whose headers it may include besides its own
     "server/identity": set(),
     "server/state": {"server/request/state_error.h", "kernels/check.h", "model/state/state_image.h", "model/state/state_layout.h"},
     "server/storage": {"server/request/end_reason.h", "server/state"},
-    "server/request": {"server/constraint", "server/identity", "server/observe", "server/sampling", "server/text"},
+    "server/request": {"server/identity", "server/sampling", "server/text/cut.h"},
     "server/session": {"model", "kernels", "server/identity", "server/request", "server/sampling", "server/state",
                        "server/storage"},
     "server/prefix": {"model", "kernels", "server/identity", "server/request", "server/session", "server/storage"},
     "server/engine": {"model", "kernels", "kernels/ops", "server/constraint/guide.h", "server/identity", "server/prefix", "server/request",
                       "server/scheduler", "server/session", "server/sampling", "server/observe", "server/state"},
+    "server/serving": {"server/constraint", "server/identity", "server/observe", "server/request", "server/sampling", "server/text"},
+    "server/crypto": {"server/identity", "server/observe", "server/storage"},
     "server/net": {"server/identity/identity.h", "server/observe", "server/request/byte_budget.h"},
-    "server/rpc": {"proto", "server/constraint/constraint.h", "server/identity", "server/net", "server/request", "server/sampling", "server/text",
+    "server/rpc": {"proto", "server/constraint/constraint.h", "server/identity", "server/net", "server/request", "server/serving", "server/sampling", "server/text",
                    "server/observe"},
-    "server/kserve": {"proto", "server/identity", "server/observe", "server/request", "server/rpc", "server/sampling",
+    "server/kserve": {"proto", "server/identity", "server/observe", "server/request", "server/serving", "server/rpc", "server/sampling",
                       "server/text"},
-    "server/http": {"server/constraint/constraint.h", "server/identity", "server/net", "server/observe", "server/request", "server/sampling",
+    "server/http": {"server/constraint/constraint.h", "server/identity", "server/net", "server/observe", "server/request", "server/serving", "server/sampling",
                     "server/text"},
+    "server/startup": {"model", "kernels", "server/constraint", "server/engine", "server/identity", "server/net", "server/observe",
+                       "server/prefix", "server/request", "server/serving", "server/session", "server/state", "server/storage", "server/text"},
     "server": {"*"},  # the composition root
-    "clients": {"proto", "server/flag_values.h", "server/identity", "server/version.h"},
+    "clients": {"proto", "server/startup/flag_values.h", "server/identity", "server/startup/version.h"},
     "tests": {"*"},
 }
 # The one file that sees the tables of all backends.
@@ -114,7 +118,7 @@ def missing_includes(root):
     """A test includes what it uses of precompiled headers and of tests/support, itself or through what it includes:
     a file compiled beside it, or before it, may not be there elsewhere."""
     helpers = {}
-    for header in sorted((root / "tests/support").glob("*.h")):
+    for header in sorted((root / "tests/support").rglob("*.h")):
         for helper in set(re.findall(HELPER, header.read_text())):
             helpers.setdefault(helper, set()).add(header.relative_to(root).as_posix())
     for source in sorted((root / "tests").rglob("*_test.cc")):

@@ -29,7 +29,7 @@ WORDS = {  # pattern, whole words, any case: what to write instead
 PATTERN = re.compile(r"(?<![A-Za-z_-])(?:" + "|".join(WORDS) + r")(?![A-Za-z_])", re.IGNORECASE)
 # The C++ sources of server/ are not checked yet, but for the flags.
 CHECKED = ["*.md", "*.sh", "*.cmake", "*CMakeLists.txt", ".github", "kernels", "model", "proto", "clients", "weights_tools", "deploy",
-           "tests/bench", "server/options.cc"]
+           "tests/bench", "server/startup/options.cc"]
 SUFFIXES = {".cc", ".h", ".cu", ".cuh", ".py", ".proto", ".sh", ".md", ".yaml", ".yml", ".env", ".cmake", ".tpl", ".txt"}
 PUBLIC = re.compile(r"`[^`\n]*`|\]\([^)\s]*\)|--door\b|\"door\"|tests/doors\b|recurve_tests\(doors ")
 # Texts by or for a model, and the HELP of metrics, which is in server/observe.

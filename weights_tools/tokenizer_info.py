@@ -65,7 +65,7 @@ def stated_ends(values):
 
 
 def control_of_others(directory, tokenizer):
-    """-> id -> file. The rule is that of server/text/token_files.h; a single character of the vocabulary stays text."""
+    """-> id -> file. The rule is that of server/text/tokenizers/token_files.h; a single character of the vocabulary stays text."""
     ids = {name: i for i, name in tokenizer["names"].items()}
     out = {}
     for file, values in contents(directory, TOKEN_FILES):
@@ -81,7 +81,7 @@ def control_of_others(directory, tokenizer):
 
 
 def end_ids(directory, tokenizer, control):
-    """-> id -> files that state that it ends an answer, control tokens first, as server/token_rules.h has it."""
+    """-> id -> files that state that it ends an answer, control tokens first, as server/startup/token_rules.h has it."""
     ids = {name: i for i, name in tokenizer["names"].items()}
     named = {
         file: ids.get(name_of(values.get("eos_token"))) for file, values in contents(directory, TOKEN_FILES)

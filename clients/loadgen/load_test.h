@@ -4,7 +4,7 @@
 
 #include "clients/loadgen/load_run.h"
 #include "clients/loadgen/options.h"
-#include "clients/loadgen/report.h"
+#include "clients/loadgen/report/report.h"
 
 namespace recurve::loadgen {
 

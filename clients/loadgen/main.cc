@@ -16,9 +16,9 @@
 #include "clients/cpp/exit_code.h"
 #include "clients/loadgen/load_test.h"
 #include "clients/loadgen/options.h"
-#include "clients/loadgen/report_html.h"
-#include "clients/loadgen/report_json.h"
-#include "clients/loadgen/report_table.h"
+#include "clients/loadgen/report/report_html.h"
+#include "clients/loadgen/report/report_json.h"
+#include "clients/loadgen/report/report_table.h"
 
 namespace recurve::loadgen {
 namespace {

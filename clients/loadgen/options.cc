@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "clients/cpp/tls_flags.h"
-#include "server/flag_values.h"
-#include "server/version.h"
+#include "server/startup/flag_values.h"
+#include "server/startup/version.h"
 
 namespace recurve::loadgen {
 namespace {
@@ -30,7 +30,7 @@ constexpr const char* kFooter =
     "A LENGTH is a number (64), uniform:LOW-HIGH, or lognormal:MEDIAN,SIGMA (lognormal:1024,0.5).\n"
     "A trace has a request a line: ARRIVAL_SECONDS,PROMPT_TOKENS,OUTPUT_TOKENS, or JSON:\n"
     "{\"arrival\": 0.25, \"prompt_tokens\": 374, \"output_tokens\": 44}.\n"
-    "The form of --json is documented in clients/loadgen/report_json.h.\n\n"
+    "The form of --json is documented in clients/loadgen/report/report_json.h.\n\n"
     "Exit codes: 0 done; 1 no request was answered, or the server failed; 2 wrong use; 3 no "
     "server\n"
     "can be reached; 4 it loads its model or drains; 130 interrupted (the report is of what was "

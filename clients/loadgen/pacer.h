@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "clients/loadgen/histogram.h"
+#include "clients/loadgen/report/histogram.h"
 
 namespace recurve::loadgen {
 

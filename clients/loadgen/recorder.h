@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "clients/loadgen/histogram.h"
+#include "clients/loadgen/report/histogram.h"
 
 namespace recurve::loadgen {
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "clients/loadgen/distribution.h"
+#include "clients/loadgen/report/distribution.h"
 #include "clients/loadgen/trace.h"
 
 namespace recurve::loadgen {

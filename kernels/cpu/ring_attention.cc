@@ -39,7 +39,7 @@ struct RingRow {
 #define HWY_TARGET_INCLUDE "kernels/cpu/ring_attention.cc"
 #include <hwy/foreach_target.h>
 
-#include "kernels/cpu/dot_tile-inl.h"
+#include "kernels/cpu/linear/dot_tile-inl.h"
 #include "kernels/cpu/vector_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();

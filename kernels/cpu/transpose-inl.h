@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "kernels/cpu/stored_state-inl.h"
+#include "kernels/cpu/recurrence/stored_state-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace recurve::cpu::HWY_NAMESPACE {

@@ -19,7 +19,7 @@ struct ConstraintText {
     kGrammar,        // EBNF, whose first rule is `root`
     kChoice,         // a JSON array of strings: one of them
     kStructuralTag,  // free text, with parts between marks that are constrained
-    kToolCalls,      // calls of tools, as server/request/tool_use.cc says them
+    kToolCalls,      // calls of tools, as server/serving/tool_use.cc says them
   };
   Form form = Form::kJson;
   std::string text = {};

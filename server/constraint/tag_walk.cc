@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "server/constraint/constraint.h"
-#include "server/constraint/schema_walk.h"
+#include "server/constraint/schema/schema_walk.h"
 #include "server/constraint/text_walk.h"
 #include "server/text/cut.h"
 

@@ -15,7 +15,7 @@ inline constexpr size_t kMostTags = 128;
 // ConstraintRefused.
 std::string enforceable_tags(std::string_view tags);
 
-// The same for ConstraintText::Form::kToolCalls, JSON of server/request/tool_use.cc: `shape` is how
+// The same for ConstraintText::Form::kToolCalls, JSON of server/serving/tool_use.cc: `shape` is how
 // the calls stand in the answer (tool_forms.h), `mark` and `close` stand around them, which are
 // control tokens where they have ids; `required`: the answer is calls, `single`: of one. Each of
 // `calls` has a schema between what begins and ends it.

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "server/request/events.h"
-#include "server/request/gathered_answer.h"
 #include "server/request/refusal.h"
-#include "server/request/text_request.h"
+#include "server/serving/events.h"
+#include "server/serving/gathered_answer.h"
+#include "server/serving/text_request.h"
 #include "server/text/work_limits.h"
 
 namespace recurve {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "server/request/refusal.h"
-#include "server/text/client_json.h"
+#include "server/text/json/client_json.h"
 #include "server/text/work_limits.h"
 
 namespace recurve {

@@ -14,12 +14,12 @@
 #include <utility>  // Boost 1.74's Asio leaves it out
 
 #include "server/http/exchange.h"
-#include "server/http/openai/response_store.h"
+#include "server/http/openai/responses/response_store.h"
 #include "server/http/request_head.h"
 #include "server/http/routes.h"
 #include "server/http/server.h"
 #include "server/request/byte_budget.h"
-#include "server/request/serving.h"
+#include "server/serving/serving.h"
 
 namespace recurve {
 

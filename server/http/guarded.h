@@ -5,7 +5,7 @@
 #include "server/http/body_fields.h"
 #include "server/observe/log.h"
 #include "server/request/refusal.h"
-#include "server/text/tokenizer.h"
+#include "server/text/tokenizers/tokenizer.h"
 #include "server/text/work_limits.h"
 
 namespace recurve {

@@ -11,7 +11,7 @@
 #include "server/http/guarded.h"
 #include "server/http/response.h"
 #include "server/observe/log.h"
-#include "server/request/gathered_answer.h"
+#include "server/serving/gathered_answer.h"
 
 namespace recurve {
 

@@ -9,7 +9,7 @@
 
 #include "server/http/answer_dialect.h"
 #include "server/http/exchange.h"
-#include "server/request/generation.h"
+#include "server/serving/generation.h"
 
 namespace recurve {
 

@@ -5,7 +5,7 @@
 #include "server/http/connection.h"
 #include "server/http/guarded.h"
 #include "server/http/response.h"
-#include "server/request/session_rules.h"
+#include "server/serving/session_rules.h"
 
 namespace recurve {
 namespace {

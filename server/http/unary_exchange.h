@@ -6,7 +6,7 @@
 #include <string>
 
 #include "server/http/exchange.h"
-#include "server/request/serving.h"
+#include "server/serving/serving.h"
 
 namespace recurve {
 

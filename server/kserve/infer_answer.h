@@ -7,8 +7,8 @@
 
 #include "kserve/v2/inference.pb.h"
 #include "server/kserve/infer_request.h"
-#include "server/request/events.h"
-#include "server/text/tokenizer.h"
+#include "server/serving/events.h"
+#include "server/text/tokenizers/tokenizer.h"
 
 namespace recurve {
 

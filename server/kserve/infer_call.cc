@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "server/observe/log.h"
-#include "server/request/gathered_answer.h"
-#include "server/request/session_rules.h"
 #include "server/rpc/messages.h"
 #include "server/rpc/stream_call.h"
+#include "server/serving/gathered_answer.h"
+#include "server/serving/session_rules.h"
 
 namespace recurve {
 

@@ -11,8 +11,8 @@
 
 #include "server/kserve/infer_answer.h"
 #include "server/kserve/infer_request.h"
-#include "server/request/generation.h"
 #include "server/rpc/service_context.h"
+#include "server/serving/generation.h"
 
 namespace recurve {
 

@@ -10,7 +10,7 @@
 #include "server/kserve/input_tensor.h"
 #include "server/kserve/sampling_parameters.h"
 #include "server/kserve/tensors.h"
-#include "server/request/validate.h"
+#include "server/serving/validate.h"
 
 namespace recurve {
 namespace {

@@ -5,7 +5,7 @@
 #include "kserve/v2/inference.pb.h"
 #include "server/request/clock.h"
 #include "server/request/refusal.h"
-#include "server/request/text_request.h"
+#include "server/serving/text_request.h"
 
 namespace recurve {
 

@@ -2,8 +2,8 @@
 #include <string_view>
 
 #include "server/request/refusal.h"
-#include "server/request/text_request.h"
-#include "server/text/client_json.h"
+#include "server/serving/text_request.h"
+#include "server/text/json/client_json.h"
 
 namespace recurve {
 

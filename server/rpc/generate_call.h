@@ -2,8 +2,8 @@
 #include <grpcpp/support/server_callback.h>
 
 #include "recurve/v1/inference.pb.h"
-#include "server/request/generation.h"
 #include "server/rpc/stream_call.h"
+#include "server/serving/generation.h"
 
 namespace recurve {
 

@@ -4,12 +4,12 @@
 
 #include <utility>
 
-#include "server/request/gathered_answer.h"
 #include "server/rpc/generate_call.h"
 #include "server/rpc/messages.h"
 #include "server/rpc/requests.h"
 #include "server/rpc/score_call.h"
 #include "server/rpc/unary_call.h"
+#include "server/serving/gathered_answer.h"
 
 namespace recurve {
 namespace {

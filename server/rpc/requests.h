@@ -1,7 +1,7 @@
 #pragma once
 #include "recurve/v1/inference.pb.h"
 #include "server/request/refusal.h"
-#include "server/request/text_request.h"
+#include "server/serving/text_request.h"
 
 namespace recurve {
 

@@ -2,8 +2,8 @@
 #include <string>
 
 #include "recurve/v1/inference.pb.h"
-#include "server/request/events.h"
-#include "server/text/tokenizer.h"
+#include "server/serving/events.h"
+#include "server/text/tokenizers/tokenizer.h"
 
 namespace recurve {
 

@@ -4,8 +4,8 @@
 #include <atomic>
 
 #include "recurve/v1/inference.pb.h"
-#include "server/request/scoring.h"
 #include "server/rpc/stream_call.h"
+#include "server/serving/scoring.h"
 
 namespace recurve {
 

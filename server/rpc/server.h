@@ -7,7 +7,7 @@
 
 #include "server/net/connections.h"
 #include "server/net/tls_handshaker.h"
-#include "server/request/serving.h"
+#include "server/serving/serving.h"
 
 namespace grpc {
 class Service;

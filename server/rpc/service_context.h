@@ -5,8 +5,8 @@
 #include "server/net/connections.h"
 #include "server/request/door.h"
 #include "server/request/refusal.h"
-#include "server/request/serving.h"
 #include "server/rpc/server.h"
+#include "server/serving/serving.h"
 
 namespace recurve {
 

@@ -2,12 +2,12 @@
 
 #include <utility>
 
-#include "server/request/session_rules.h"
 #include "server/rpc/messages.h"
 #include "server/rpc/responses.h"
 #include "server/rpc/session_messages.h"
 #include "server/rpc/state_calls.h"
 #include "server/rpc/unary_call.h"
+#include "server/serving/session_rules.h"
 
 namespace recurve {
 namespace {

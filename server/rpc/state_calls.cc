@@ -6,9 +6,9 @@
 #include <new>
 #include <utility>
 
-#include "server/request/session_rules.h"
 #include "server/rpc/messages.h"
 #include "server/rpc/session_messages.h"
+#include "server/serving/session_rules.h"
 
 namespace recurve {
 namespace {

@@ -7,9 +7,9 @@
 #include <optional>
 #include <string>
 
-#include "server/request/served_call.h"
 #include "server/rpc/outbox.h"
 #include "server/rpc/service_context.h"
+#include "server/serving/served_call.h"
 
 namespace recurve {
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-#include "server/text/tokenizer.h"
+#include "server/text/tokenizers/tokenizer.h"
 #include "server/text/utf8.h"
 
 namespace recurve {

@@ -15,7 +15,7 @@
 
 #include "server/constraint/compiler.h"
 #include "server/engine/engine.h"
-#include "server/text/tokenizer.h"
+#include "server/text/tokenizers/tokenizer.h"
 #include "tests/bench/commands.h"
 #include "tests/bench/report.h"
 #include "tests/bench/step_bench.h"

@@ -16,8 +16,8 @@
 #include "tests/bench/report.h"
 #include "tests/bench/step_bench.h"
 #if RECURVE_SERVER
-#include "server/text/read_file.h"
-#include "server/text/tokenizer.h"
+#include "server/text/json/read_file.h"
+#include "server/text/tokenizers/tokenizer.h"
 #endif
 
 namespace recurve::bench {

@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <exception>
 
-#include "server/version.h"
+#include "server/startup/version.h"
 #include "tests/bench/commands.h"
 
 int main(int argc, char** argv) {

@@ -18,11 +18,11 @@
 #include "server/net/connections.h"
 #include "server/observe/log.h"
 #include "server/rpc/server.h"
-#include "server/text/tokenizer.h"
+#include "server/text/tokenizers/tokenizer.h"
 #include "tests/bench/commands.h"
 #include "tests/bench/http_streams.h"
 #include "tests/bench/report.h"
-#include "tests/support/null_model.h"
+#include "tests/support/engine/null_model.h"
 
 namespace recurve::bench {
 namespace {

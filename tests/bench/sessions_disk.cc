@@ -14,7 +14,7 @@
 #include "tests/bench/session_server.h"
 
 #if RECURVE_SERVER
-#include "server/encrypted_folder.h"
+#include "server/crypto/encrypted_folder.h"
 #include "server/identity/state_key_store.h"
 #endif
 

@@ -12,7 +12,7 @@
 #include "kernels/activation_type.h"
 #include "model/load_model.h"
 #include "server/engine/sampling_table.h"
-#include "server/flag_values.h"
+#include "server/startup/flag_values.h"
 #include "tests/bench/report.h"
 
 namespace recurve::bench {

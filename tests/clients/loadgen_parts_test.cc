@@ -13,11 +13,11 @@
 #include <thread>
 
 #include "clients/loadgen/arrivals.h"
-#include "clients/loadgen/distribution.h"
-#include "clients/loadgen/histogram.h"
 #include "clients/loadgen/pacer.h"
 #include "clients/loadgen/recorder.h"
-#include "clients/loadgen/svg_chart.h"
+#include "clients/loadgen/report/distribution.h"
+#include "clients/loadgen/report/histogram.h"
+#include "clients/loadgen/report/svg_chart.h"
 #include "clients/loadgen/sweep.h"
 #include "clients/loadgen/trace.h"
 #include "clients/loadgen/workload.h"

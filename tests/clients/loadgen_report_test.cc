@@ -11,9 +11,9 @@
 #include <thread>
 #include <utility>
 
-#include "clients/loadgen/report_html.h"
-#include "clients/loadgen/report_json.h"
-#include "clients/loadgen/report_table.h"
+#include "clients/loadgen/report/report_html.h"
+#include "clients/loadgen/report/report_json.h"
+#include "clients/loadgen/report/report_table.h"
 #include "tests/clients/loadgen_run.h"
 
 namespace recurve::loadgen::loadgen_report_test {

@@ -12,7 +12,7 @@
 #include <optional>
 #include <thread>
 
-#include "clients/loadgen/report_table.h"
+#include "clients/loadgen/report/report_table.h"
 #include "clients/loadgen/user.h"
 
 namespace recurve::loadgen::loadgen_run_test {

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "server/engine/engine.h"
-#include "server/request/session_rules.h"
+#include "server/serving/session_rules.h"
+#include "tests/support/engine/null_model.h"
 #include "tests/support/fake_tokenizer.h"
-#include "tests/support/null_model.h"
 
 namespace recurve::testing::fake_door_test {
 

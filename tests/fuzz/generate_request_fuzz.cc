@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "kernels/check.h"
-#include "server/request/validate.h"
 #include "server/rpc/messages.h"
 #include "server/rpc/requests.h"
+#include "server/serving/validate.h"
 #include "tests/support/fake_tokenizer.h"
 
 namespace recurve {

@@ -11,10 +11,10 @@
 #include "server/http/body_fields.h"
 #include "server/http/openai/chat_completions.h"
 #include "server/http/openai/completions.h"
-#include "server/http/openai/responses.h"
+#include "server/http/openai/responses/responses.h"
 #include "server/http/openai/session_commands.h"
 #include "server/http/openai/tokenize.h"
-#include "server/request/session_rules.h"
+#include "server/serving/session_rules.h"
 #include "tests/support/fake_tokenizer.h"
 
 namespace recurve {

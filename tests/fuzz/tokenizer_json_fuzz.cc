@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "server/text/stream_decoder.h"
-#include "server/text/tokenizer_json.h"
+#include "server/text/tokenizers/tokenizer_json.h"
 #include "server/text/utf8.h"
 
 namespace {

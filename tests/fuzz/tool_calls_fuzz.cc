@@ -4,7 +4,7 @@
 #include <optional>
 #include <string_view>
 
-#include "server/request/tool_use.h"
+#include "server/serving/tool_use.h"
 #include "tests/fuzz/constraint_fuzz.h"
 
 namespace recurve::fuzz {

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "tests/support/row_values.h"
+#include "tests/support/kernels/row_values.h"
 
 namespace recurve::testing::activation_test {
 

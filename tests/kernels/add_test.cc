@@ -1,7 +1,7 @@
 // Sums of two arrays, to the bit.
 #include <gtest/gtest.h>
 
-#include "tests/support/row_values.h"
+#include "tests/support/kernels/row_values.h"
 
 namespace recurve::testing::add_test {
 

@@ -3,9 +3,9 @@
 
 #include <cmath>
 
-#include "tests/support/compare.h"
-#include "tests/support/kernel_batch.h"
-#include "tests/support/kernel_device.h"
+#include "tests/support/kernels/compare.h"
+#include "tests/support/kernels/kernel_batch.h"
+#include "tests/support/kernels/kernel_device.h"
 
 namespace recurve::testing::bf16_outputs_test {
 

@@ -1,7 +1,7 @@
 // How the channels of prompts are split into blocks, without a GPU.
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/sm80/channel_scan.h"
+#include "kernels/cuda/sm80/channels/channel_scan.h"
 
 namespace recurve::testing::channel_scan_plan_test {
 

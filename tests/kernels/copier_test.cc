@@ -8,8 +8,8 @@
 #include <future>
 #include <numeric>
 
-#include "tests/support/devices.h"
-#include "tests/support/held_copies.h"
+#include "tests/support/engine/held_copies.h"
+#include "tests/support/kernels/devices.h"
 
 namespace recurve::testing::copier_test {
 

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "tests/support/devices.h"
+#include "tests/support/kernels/devices.h"
 
 namespace recurve::testing::cuda_backend_test {
 

@@ -2,9 +2,9 @@
 // recurrence_test.cc has the rule against the reference.
 #include <gtest/gtest.h>
 
-#include "tests/support/delta_ops.h"
-#include "tests/support/devices.h"
-#include "tests/support/row_values.h"
+#include "tests/support/kernels/delta_ops.h"
+#include "tests/support/kernels/devices.h"
+#include "tests/support/kernels/row_values.h"
 
 namespace recurve::testing::delta_rule_test {
 

@@ -7,9 +7,9 @@
 #include <deque>
 
 #include "kernels/fusion.h"
-#include "tests/support/compare.h"
-#include "tests/support/kernel_batch.h"
-#include "tests/support/kernel_device.h"
+#include "tests/support/kernels/compare.h"
+#include "tests/support/kernels/kernel_batch.h"
+#include "tests/support/kernels/kernel_device.h"
 
 namespace recurve::testing::fused_ops_test {
 

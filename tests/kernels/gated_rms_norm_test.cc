@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "tests/support/compare.h"
-#include "tests/support/kernel_device.h"
+#include "tests/support/kernels/compare.h"
+#include "tests/support/kernels/kernel_device.h"
 
 namespace recurve::testing::gated_rms_norm_test {
 

@@ -1,7 +1,7 @@
 // GLA's gate: every implementation against the formula in double.
 #include <gtest/gtest.h>
 
-#include "tests/support/row_values.h"
+#include "tests/support/kernels/row_values.h"
 
 namespace recurve::testing::gla_gate_test {
 

@@ -1,7 +1,7 @@
 // Decaying outer products: the reference against the parallel (quadratic) form in double.
 #include <gtest/gtest.h>
 
-#include "tests/support/matrix_ops.h"
+#include "tests/support/kernels/matrix_ops.h"
 
 namespace recurve::testing::gla_reference_test {
 

@@ -2,9 +2,9 @@
 // formulas in double; recurrence_test.cc has them against the reference.
 #include <gtest/gtest.h>
 
-#include "tests/support/devices.h"
-#include "tests/support/griffin_ops.h"
-#include "tests/support/row_values.h"
+#include "tests/support/kernels/devices.h"
+#include "tests/support/kernels/griffin_ops.h"
+#include "tests/support/kernels/row_values.h"
 
 namespace recurve::testing::griffin_test {
 

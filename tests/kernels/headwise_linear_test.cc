@@ -2,7 +2,7 @@
 // the reference.
 #include <gtest/gtest.h>
 
-#include "tests/support/row_values.h"
+#include "tests/support/kernels/row_values.h"
 
 namespace recurve::testing::headwise_linear_test {
 

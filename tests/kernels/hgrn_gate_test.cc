@@ -1,7 +1,7 @@
 // HGRN2's gate: the reference against the formula in double, every device against the reference.
 #include <gtest/gtest.h>
 
-#include "tests/support/row_values.h"
+#include "tests/support/kernels/row_values.h"
 
 namespace recurve::testing::hgrn_gate_test {
 

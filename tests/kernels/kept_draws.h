@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/support/recurrence_case.h"
+#include "tests/support/kernels/recurrence_case.h"
 
 namespace recurve::testing::recurrence_test {
 

@@ -5,8 +5,8 @@
 
 #include <cmath>
 
-#include "tests/support/compare.h"
-#include "tests/support/packed.h"
+#include "tests/support/kernels/compare.h"
+#include "tests/support/kernels/packed.h"
 
 namespace recurve::testing::large_packed_linear_test {
 

@@ -1,7 +1,7 @@
 // Layer norm and norms of groups: the reference and every device against the formula in double.
 #include <gtest/gtest.h>
 
-#include "tests/support/row_values.h"
+#include "tests/support/kernels/row_values.h"
 
 namespace recurve::testing::layer_norm_test {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/compare.h"
-#include "tests/support/kernel_device.h"
+#include "tests/support/kernels/compare.h"
+#include "tests/support/kernels/kernel_device.h"
 
 namespace recurve::testing::linear_test {
 

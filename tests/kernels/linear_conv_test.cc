@@ -4,9 +4,9 @@
 
 #include <tuple>
 
-#include "tests/support/compare.h"
-#include "tests/support/kernel_batch.h"
-#include "tests/support/kernel_device.h"
+#include "tests/support/kernels/compare.h"
+#include "tests/support/kernels/kernel_batch.h"
+#include "tests/support/kernels/kernel_device.h"
 
 namespace recurve::testing::linear_conv_test {
 

@@ -1,5 +1,5 @@
 // How linear layers are divided among the blocks of a GPU, asked without one.
-#include "kernels/cuda/sm90/linear_plan.h"
+#include "kernels/cuda/sm90/linear/linear_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 
 #include "kernels/ceil_div.h"
-#include "kernels/cuda/sm90/box.h"
+#include "kernels/cuda/sm90/linear/box.h"
 #include "kernels/formats/int8.h"
 
 namespace recurve::testing::linear_plan_test {

@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "kernels/bf16.h"
-#include "tests/support/compare.h"
-#include "tests/support/matrix_ops.h"
+#include "tests/support/kernels/compare.h"
+#include "tests/support/kernels/matrix_ops.h"
 
 namespace recurve::testing::long_recurrence_test {
 

@@ -2,7 +2,7 @@
 // double and without a running stabiliser, extended by a state to start from.
 #include <gtest/gtest.h>
 
-#include "tests/support/matrix_ops.h"
+#include "tests/support/kernels/matrix_ops.h"
 
 namespace recurve::testing::mlstm_reference_test {
 

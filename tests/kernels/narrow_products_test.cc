@@ -14,9 +14,9 @@
 #include <utility>
 
 #include "kernels/activation_type.h"
-#include "tests/support/compare.h"
-#include "tests/support/kernel_device.h"
-#include "tests/support/packed.h"
+#include "tests/support/kernels/compare.h"
+#include "tests/support/kernels/kernel_device.h"
+#include "tests/support/kernels/packed.h"
 
 namespace recurve::testing::narrow_products_test {
 

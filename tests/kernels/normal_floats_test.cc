@@ -1,4 +1,4 @@
-#include "tests/support/normal_floats.h"
+#include "tests/support/kernels/normal_floats.h"
 
 #include <gtest/gtest.h>
 

@@ -6,9 +6,9 @@
 #include <cstring>
 #include <limits>
 
-#include "tests/support/compare.h"
-#include "tests/support/kernel_device.h"
-#include "tests/support/packed.h"
+#include "tests/support/kernels/compare.h"
+#include "tests/support/kernels/kernel_device.h"
+#include "tests/support/kernels/packed.h"
 
 namespace recurve::testing::packed_linear_test {
 

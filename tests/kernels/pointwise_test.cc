@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "tests/support/compare.h"
-#include "tests/support/kernel_device.h"
+#include "tests/support/kernels/compare.h"
+#include "tests/support/kernels/kernel_device.h"
 
 namespace recurve::testing::pointwise_test {
 

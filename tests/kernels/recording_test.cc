@@ -1,8 +1,8 @@
 // Work recorded once gives, each time it is replayed, what queueing it anew would give.
 #include <gtest/gtest.h>
 
-#include "tests/support/compare.h"
-#include "tests/support/kernel_device.h"
+#include "tests/support/kernels/compare.h"
+#include "tests/support/kernels/kernel_device.h"
 
 namespace recurve::testing::recording_test {
 

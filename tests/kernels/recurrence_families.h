@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "tests/kernels/kept_draws.h"
-#include "tests/support/delta_ops.h"
-#include "tests/support/griffin_ops.h"
-#include "tests/support/matrix_ops.h"
-#include "tests/support/rnn_op.h"
-#include "tests/support/rwkv_ops.h"
-#include "tests/support/ssm_ops.h"
+#include "tests/support/kernels/delta_ops.h"
+#include "tests/support/kernels/griffin_ops.h"
+#include "tests/support/kernels/matrix_ops.h"
+#include "tests/support/kernels/rnn_op.h"
+#include "tests/support/kernels/rwkv_ops.h"
+#include "tests/support/kernels/ssm_ops.h"
 
 namespace recurve::testing::recurrence_test {
 

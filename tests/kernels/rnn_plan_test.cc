@@ -1,5 +1,5 @@
 // How the matrices of recurrent cells are laid out on a GPU, asked without one.
-#include "kernels/cuda/sm90/rnn_plan.h"
+#include "kernels/cuda/sm90/rnn/rnn_plan.h"
 
 #include <gtest/gtest.h>
 

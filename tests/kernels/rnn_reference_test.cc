@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <array>
 
-#include "tests/support/rnn_op.h"
+#include "tests/support/kernels/rnn_op.h"
 
 namespace recurve::testing::rnn_reference_test {
 

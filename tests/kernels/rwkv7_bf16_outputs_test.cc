@@ -4,9 +4,9 @@
 
 #include <cmath>
 
-#include "tests/support/compare.h"
-#include "tests/support/kernel_batch.h"
-#include "tests/support/kernel_device.h"
+#include "tests/support/kernels/compare.h"
+#include "tests/support/kernels/kernel_batch.h"
+#include "tests/support/kernels/kernel_device.h"
 
 namespace recurve::testing::rwkv7_bf16_outputs_test {
 

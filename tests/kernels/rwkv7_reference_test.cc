@@ -2,9 +2,9 @@
 // recurrence against the reference.
 #include <gtest/gtest.h>
 
-#include "tests/support/devices.h"
-#include "tests/support/row_values.h"
-#include "tests/support/rwkv_ops.h"
+#include "tests/support/kernels/devices.h"
+#include "tests/support/kernels/row_values.h"
+#include "tests/support/kernels/rwkv_ops.h"
 
 namespace recurve::testing::rwkv7_reference_test {
 

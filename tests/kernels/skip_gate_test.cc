@@ -2,7 +2,7 @@
 // every device against the reference.
 #include <gtest/gtest.h>
 
-#include "tests/support/row_values.h"
+#include "tests/support/kernels/row_values.h"
 
 namespace recurve::testing::skip_gate_test {
 

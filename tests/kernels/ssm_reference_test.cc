@@ -2,7 +2,7 @@
 // every output directly from all inputs before it and the state at the start.
 #include <gtest/gtest.h>
 
-#include "tests/support/ssm_ops.h"
+#include "tests/support/kernels/ssm_ops.h"
 
 namespace recurve::testing::ssm_reference_test {
 

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "tests/support/kernel_device.h"
+#include "tests/support/kernels/kernel_device.h"
 
 namespace recurve::testing::take_tokens_test {
 

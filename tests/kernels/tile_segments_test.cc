@@ -1,5 +1,5 @@
 // How the tiles of a sequence are divided between the blocks of a cluster.
-#include "kernels/cuda/sm90/tile_segments.h"
+#include "kernels/cuda/sm90/matrix/tile_segments.h"
 
 #include <gtest/gtest.h>
 

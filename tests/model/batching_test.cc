@@ -5,8 +5,8 @@
 #include <map>
 
 #include "model/layers/required_ops.h"
-#include "tests/support/compare.h"
-#include "tests/support/model_runner.h"
+#include "tests/support/engine/model_runner.h"
+#include "tests/support/kernels/compare.h"
 
 namespace recurve::testing::batching_test {
 

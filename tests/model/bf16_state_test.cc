@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <set>
 
-#include "tests/support/compare.h"
-#include "tests/support/model_runner.h"
+#include "tests/support/engine/model_runner.h"
+#include "tests/support/kernels/compare.h"
 
 namespace recurve::testing::bf16_state_test {
 

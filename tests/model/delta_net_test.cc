@@ -5,8 +5,8 @@
 #include "kernels/dry_run_backend.h"
 #include "model/layers/required_ops.h"
 #include "model/load_model.h"
-#include "tests/support/listing_backend.h"
-#include "tests/support/poor_backend.h"
+#include "tests/support/engine/listing_backend.h"
+#include "tests/support/engine/poor_backend.h"
 #include "tests/support/temp_dir.h"
 
 namespace recurve::testing::delta_net_test {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "model/weights/json_file.h"
-#include "tests/support/tiny_model.h"
+#include "tests/support/engine/tiny_model.h"
 
 namespace recurve::testing::gla_test {
 

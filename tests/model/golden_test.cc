@@ -9,7 +9,7 @@
 #include <set>
 
 #include "model/layers/required_ops.h"
-#include "tests/support/model_runner.h"
+#include "tests/support/engine/model_runner.h"
 
 namespace recurve::testing::golden_test {
 

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/model_runner.h"
+#include "tests/support/engine/model_runner.h"
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/temp_dir.h"
 

@@ -17,8 +17,8 @@
 #include "kernels/cuda/common/capabilities.h"
 #include "kernels/cuda/sm90/capabilities.h"
 #include "model/layers/required_ops.h"
-#include "tests/support/listing_backend.h"
-#include "tests/support/model_runner.h"
+#include "tests/support/engine/listing_backend.h"
+#include "tests/support/engine/model_runner.h"
 
 namespace recurve::testing::launches_test {
 

@@ -5,7 +5,7 @@
 
 #include "model/load_model.h"
 #include "model/weights/json_file.h"
-#include "tests/support/poor_backend.h"
+#include "tests/support/engine/poor_backend.h"
 
 namespace recurve::mamba_test {
 

@@ -6,7 +6,7 @@
 #include "kernels/dry_run_backend.h"
 #include "model/layers/required_ops.h"
 #include "model/load_model.h"
-#include "tests/support/poor_backend.h"
+#include "tests/support/engine/poor_backend.h"
 #include "tests/support/temp_dir.h"
 
 namespace recurve::testing::required_sizes_test {

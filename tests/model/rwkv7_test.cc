@@ -5,9 +5,9 @@
 #include "model/layers/required_ops.h"
 #include "model/load_model.h"
 #include "model/weights/json_file.h"
+#include "tests/support/engine/listing_backend.h"
+#include "tests/support/engine/model_runner.h"
 #include "tests/support/golden.h"
-#include "tests/support/listing_backend.h"
-#include "tests/support/model_runner.h"
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/temp_dir.h"
 

@@ -11,8 +11,8 @@
 #include "model/families/family_list.h"
 #include "model/layers/required_ops.h"
 #include "model/weights/linear_weights.h"
-#include "tests/support/model_runner.h"
-#include "tests/support/poor_backend.h"
+#include "tests/support/engine/model_runner.h"
+#include "tests/support/engine/poor_backend.h"
 
 namespace recurve::testing::toy_test {
 

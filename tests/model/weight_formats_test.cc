@@ -10,9 +10,9 @@
 #include <set>
 
 #include "model/layers/required_ops.h"
+#include "tests/support/engine/model_runner.h"
 #include "tests/support/golden.h"
-#include "tests/support/model_runner.h"
-#include "tests/support/packed.h"
+#include "tests/support/kernels/packed.h"
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/temp_dir.h"
 

@@ -1,6 +1,6 @@
 """What a server keeps in --state-dir is sealed with its tenants' keys, from outside: a server with
 --state-keys, the command line that looks after the keys, and another implementation of the files'
-forms than the server's (server/identity/state_keys.h, server/encrypted_file.h).
+forms than the server's (server/identity/state_keys.h, server/crypto/encrypted_file.h).
 
     RECURVE_BIN=build/release/bin /usr/bin/python3 -m pytest tests/service/state_keys.py
 """

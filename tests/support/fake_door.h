@@ -10,8 +10,8 @@
 #include <variant>
 #include <vector>
 
-#include "server/request/generation.h"
-#include "server/request/scoring.h"
+#include "server/serving/generation.h"
+#include "server/serving/scoring.h"
 
 namespace recurve::testing {
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/text/tokenizer.h"
+#include "server/text/tokenizers/tokenizer.h"
 
 namespace recurve {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "server/http/server.h"
-#include "tests/support/fake_engine.h"
+#include "tests/support/engine/fake_engine.h"
 #include "tests/support/fake_tokenizer.h"
 #include "tests/support/http_client.h"
 

@@ -15,9 +15,9 @@
 #include "recurve/v1/control.grpc.pb.h"
 #include "recurve/v1/inference.grpc.pb.h"
 #include "recurve/v1/sessions.grpc.pb.h"
-#include "server/request/serving.h"
 #include "server/rpc/server.h"
-#include "tests/support/fake_engine.h"
+#include "server/serving/serving.h"
+#include "tests/support/engine/fake_engine.h"
 #include "tests/support/fake_tokenizer.h"
 
 namespace recurve {

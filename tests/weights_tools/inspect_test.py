@@ -83,7 +83,7 @@ CONTROL = json.loads((ROOT / "tests" / "golden" / "tokenizer" / "control.json").
 @pytest.mark.parametrize("form", ["tokenizer.json", "tokenizer.model"])
 @pytest.mark.parametrize("case", CONTROL, ids=[case["name"] for case in CONTROL])
 def test_control_tokens_and_ends_are_those_of_all_files(case, form, tmp_path):
-    """As the server's: tests/server/token_rules_test.cc reads the same cases."""
+    """As the server's: tests/server/startup/token_rules_test.cc reads the same cases."""
     gemma = ROOT / "tests" / "golden" / "tokenizer" / "gemma"
     shutil.copy(gemma / form, tmp_path)
     if form == "tokenizer.json":

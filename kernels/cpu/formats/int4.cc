@@ -1,7 +1,7 @@
 #include "kernels/formats/int4.h"
 
 #include "kernels/cpu/formats/table.h"
-#include "kernels/cpu/linear.h"
+#include "kernels/cpu/linear/linear.h"
 #include "kernels/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -23,7 +23,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/cpu/linear_panel-inl.h"
+#include "kernels/cpu/linear/linear_panel-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace recurve::cpu::HWY_NAMESPACE {

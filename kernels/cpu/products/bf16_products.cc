@@ -9,8 +9,8 @@
 
 #include "kernels/ceil_div.h"
 #include "kernels/cpu/fetch.h"
+#include "kernels/cpu/linear/row_tiles.h"
 #include "kernels/cpu/products/narrow_products.h"
-#include "kernels/cpu/row_tiles.h"
 #include "kernels/cpu/targets.h"
 
 // After the choice of instruction sets.

@@ -15,9 +15,9 @@
 
 #include "kernels/ceil_div.h"
 #include "kernels/cpu/fetch.h"
+#include "kernels/cpu/linear/row_tiles.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/products/narrow_products.h"
-#include "kernels/cpu/row_tiles.h"
 #include "kernels/cpu/targets.h"
 #include "kernels/formats/int4.h"
 #include "kernels/formats/int8.h"

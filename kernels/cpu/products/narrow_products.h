@@ -1,5 +1,5 @@
 #pragma once
-#include "kernels/cpu/linear.h"
+#include "kernels/cpu/linear/linear.h"
 
 // Products of linear layers on instructions that multiply narrow types. Each is null where this
 // machine has none.

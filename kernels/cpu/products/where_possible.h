@@ -2,7 +2,7 @@
 #pragma once
 #include <hwy/targets.h>
 
-#include "kernels/cpu/linear.h"
+#include "kernels/cpu/linear/linear.h"
 
 namespace recurve::cpu {
 

@@ -1,12 +1,12 @@
 #include "kernels/cuda/common/stream.h"
-#include "kernels/cuda/sm80/delta_rule.h"
-#include "kernels/cuda/sm80/gla_chunk.h"
+#include "kernels/cuda/sm80/attention/ring_attention.h"
+#include "kernels/cuda/sm80/channels/selective_scan.cuh"
 #include "kernels/cuda/sm80/limits.h"
-#include "kernels/cuda/sm80/matrix_chunk.h"
-#include "kernels/cuda/sm80/matrix_step.cuh"
-#include "kernels/cuda/sm80/ring_attention.h"
-#include "kernels/cuda/sm80/rwkv7.h"
-#include "kernels/cuda/sm80/selective_scan.cuh"
+#include "kernels/cuda/sm80/matrix/delta_rule.h"
+#include "kernels/cuda/sm80/matrix/gla_chunk.h"
+#include "kernels/cuda/sm80/matrix/matrix_chunk.h"
+#include "kernels/cuda/sm80/matrix/matrix_step.cuh"
+#include "kernels/cuda/sm80/matrix/rwkv7.h"
 
 namespace recurve::cuda::sm80 {
 namespace {

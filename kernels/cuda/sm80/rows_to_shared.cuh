@@ -2,7 +2,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/common/math.cuh"
-#include "kernels/cuda/sm80/matrix_chunk.h"
+#include "kernels/cuda/sm80/matrix/matrix_chunk.h"
 
 // Rows of heads on their way to shared memory.
 namespace recurve::cuda::sm80 {

@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/common/cluster.cuh"
 #include "kernels/cuda/common/math.cuh"
-#include "kernels/cuda/sm80/tile_chunk.h"
+#include "kernels/cuda/sm80/matrix/tile_chunk.h"
 
 // Products of bf16 tiles on the tensor cores, out of shared memory. PTX ISA, mma.m16n8k16 and
 // ldmatrix. With g = lane / 4 and q = lane % 4 a lane holds

@@ -1,7 +1,7 @@
 #pragma once
 #include <cuda.h>
 
-#include "kernels/cuda/sm90/box.h"
+#include "kernels/cuda/sm90/linear/box.h"
 #include "kernels/tensor.h"
 
 namespace recurve::cuda::sm90 {

@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "server/http/body_fields.h"
-#include "server/http/openai/constraint_fields.h"
+#include "server/http/openai/fields/constraint_fields.h"
+#include "server/http/openai/fields/tool_fields.h"
 #include "server/http/openai/logprobs.h"
-#include "server/http/openai/tool_fields.h"
 
 namespace recurve {
 

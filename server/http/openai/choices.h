@@ -8,8 +8,8 @@
 
 #include "server/http/answer_dialect.h"
 #include "server/http/exchange.h"
-#include "server/http/openai/request_fields.h"
-#include "server/request/serving.h"
+#include "server/http/openai/fields/request_fields.h"
+#include "server/serving/serving.h"
 
 namespace recurve {
 

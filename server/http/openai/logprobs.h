@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "server/sampling/sampled_token.h"
-#include "server/text/tokenizer.h"
+#include "server/text/tokenizers/tokenizer.h"
 
 namespace recurve {
 

@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "server/request/serving.h"
+#include "server/serving/serving.h"
 
 namespace recurve {
 

@@ -7,7 +7,7 @@
 #include "server/http/openai/chat_completions.h"
 #include "server/http/openai/completions.h"
 #include "server/http/openai/models.h"
-#include "server/http/openai/responses.h"
+#include "server/http/openai/responses/responses.h"
 #include "server/http/openai/tokenize.h"
 #include "server/http/response.h"
 #include "server/http/unary_exchange.h"

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "server/http/body_fields.h"
-#include "server/http/openai/request_fields.h"
+#include "server/http/openai/fields/request_fields.h"
 #include "server/http/query.h"
-#include "server/request/session_rules.h"
+#include "server/serving/session_rules.h"
 
 namespace recurve {
 namespace {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "server/http/body_fields.h"
+#include "server/http/openai/fields/request_fields.h"
 #include "server/http/openai/logprobs.h"
 #include "server/http/openai/models.h"
-#include "server/http/openai/request_fields.h"
 #include "server/text/stream_decoder.h"
 
 namespace recurve {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "server/text/jinja/error.h"
-#include "server/text/json_bytes.h"
+#include "server/text/json/json_bytes.h"
 
 namespace recurve::jinja {
 namespace {

@@ -408,7 +408,7 @@ def test_every_field_of_the_client_stands_in_the_table():
     import openai.types.responses.response_create_params as response
 
     root = pathlib.Path(__file__).parents[3]
-    source = (root / "server/http/openai/field_table.cc").read_text()
+    source = (root / "server/http/openai/fields/field_table.cc").read_text()
     table = set(re.findall(r'^    \{"(\w+)",', source, re.MULTILINE))
     for params, base in [
         (completion, "CompletionCreateParams"),

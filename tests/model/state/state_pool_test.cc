@@ -7,9 +7,9 @@
 #include <optional>
 #include <set>
 
-#include "tests/support/devices.h"
-#include "tests/support/held_copies.h"
-#include "tests/support/state_bytes.h"
+#include "tests/support/engine/held_copies.h"
+#include "tests/support/engine/state_bytes.h"
+#include "tests/support/kernels/devices.h"
 
 namespace recurve::state_pool_test {
 

@@ -19,7 +19,7 @@
 #include <random>
 
 #include "server/constraint/constraint_library.h"
-#include "server/text/tokenizer.h"
+#include "server/text/tokenizers/tokenizer.h"
 #include "tests/server/constraint/byte_vocabulary.h"
 
 namespace recurve {

@@ -229,7 +229,7 @@ TEST_F(ConstraintLibraryTest, StructuralTags) {
   EXPECT_NE(refusal_of(Form::kStructuralTag, "[]"), "");
 }
 
-// As server/request/tool_use.cc says them: one takes a city, the other nothing.
+// As server/serving/tool_use.cc says them: one takes a city, the other nothing.
 std::string calls(const std::string& shape, const std::string& rest) {
   return R"({"shape":")" + shape +
          R"(","calls":[{"name":"w","begin":"{\"name\": \"w\", \"arguments\": ","end":"}","schema":{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}},{"name":"now","begin":"{\"name\": \"now\", \"arguments\": ","end":"}","schema":{"type":"object","properties":{}}}],)" +

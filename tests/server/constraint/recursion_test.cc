@@ -7,8 +7,8 @@
 #include <string>
 
 #include "server/constraint/regex_walk.h"
-#include "server/constraint/schema_merge.h"
-#include "server/constraint/schema_walk.h"
+#include "server/constraint/schema/schema_merge.h"
+#include "server/constraint/schema/schema_walk.h"
 #include "server/constraint/tag_walk.h"
 #include "server/constraint/text_walk.h"
 #include "tests/server/constraint/with_library.h"

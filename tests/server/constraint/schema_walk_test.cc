@@ -1,4 +1,4 @@
-#include "server/constraint/schema_walk.h"
+#include "server/constraint/schema/schema_walk.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <string>
 
 #include "server/constraint/constraint.h"
-#include "server/constraint/schema_keywords.h"
+#include "server/constraint/schema/schema_keywords.h"
 
 namespace recurve::schema_walk_test {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "server/constraint/constraint_library.h"
 #include "server/engine/request_digest.h"
-#include "tests/support/engine_harness.h"
-#include "tests/support/scripted_constraint.h"
+#include "tests/support/engine/engine_harness.h"
+#include "tests/support/engine/scripted_constraint.h"
 
 namespace recurve::constraint_test {
 namespace {

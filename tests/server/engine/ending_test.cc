@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "server/session/state_transfer.h"
-#include "tests/support/engine_harness.h"
-#include "tests/support/state_bytes.h"
+#include "tests/support/engine/engine_harness.h"
+#include "tests/support/engine/state_bytes.h"
 
 namespace recurve::testing::ending_test {
 

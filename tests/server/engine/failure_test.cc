@@ -8,8 +8,8 @@
 #include <cstdlib>
 #include <new>
 
-#include "tests/support/engine_harness.h"
-#include "tests/support/failing_backend.h"
+#include "tests/support/engine/engine_harness.h"
+#include "tests/support/engine/failing_backend.h"
 
 namespace {
 

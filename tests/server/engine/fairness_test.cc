@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "server/identity/tenants.h"
-#include "tests/support/engine_harness.h"
+#include "tests/support/engine/engine_harness.h"
 
 namespace recurve::testing::fairness_test {
 

@@ -8,7 +8,7 @@
 #include <list>
 #include <random>
 
-#include "tests/support/engine_harness.h"
+#include "tests/support/engine/engine_harness.h"
 
 namespace recurve::testing::goodput_test {
 

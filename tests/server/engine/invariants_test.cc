@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <map>
 
-#include "tests/support/engine_harness.h"
-#include "tests/support/model_runner.h"
-#include "tests/support/timed_model.h"
+#include "tests/support/engine/engine_harness.h"
+#include "tests/support/engine/model_runner.h"
+#include "tests/support/engine/timed_model.h"
 
 namespace recurve::testing::invariants_test {
 

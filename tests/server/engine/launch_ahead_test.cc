@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/engine_harness.h"
-#include "tests/support/scripted_constraint.h"
+#include "tests/support/engine/engine_harness.h"
+#include "tests/support/engine/scripted_constraint.h"
 
 namespace recurve::testing::launch_ahead_test {
 

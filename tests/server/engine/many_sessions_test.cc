@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/engine_harness.h"
+#include "tests/support/engine/engine_harness.h"
 
 namespace recurve::testing::many_sessions_test {
 

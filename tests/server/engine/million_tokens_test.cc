@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "tests/support/engine_harness.h"
-#include "tests/support/model_runner.h"
+#include "tests/support/engine/engine_harness.h"
+#include "tests/support/engine/model_runner.h"
 
 namespace recurve::testing::million_tokens_test {
 

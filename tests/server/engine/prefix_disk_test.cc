@@ -6,8 +6,8 @@
 #include <random>
 #include <system_error>
 
-#include "tests/support/engine_on_disk.h"
-#include "tests/support/recording_folder.h"
+#include "tests/support/engine/engine_on_disk.h"
+#include "tests/support/engine/recording_folder.h"
 
 namespace recurve::testing::prefix_disk_test {
 

@@ -6,9 +6,9 @@
 #include <algorithm>
 
 #include "tests/support/amount.h"
-#include "tests/support/engine_harness.h"
-#include "tests/support/engine_on_disk.h"
-#include "tests/support/model_runner.h"
+#include "tests/support/engine/engine_harness.h"
+#include "tests/support/engine/engine_on_disk.h"
+#include "tests/support/engine/model_runner.h"
 #include "tests/support/temp_dir.h"
 
 namespace recurve::testing::prefix_test {

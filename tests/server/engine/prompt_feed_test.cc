@@ -1,7 +1,7 @@
 // Prompts that are still being sent while they are absorbed.
 #include <gtest/gtest.h>
 
-#include "tests/support/engine_harness.h"
+#include "tests/support/engine/engine_harness.h"
 
 namespace recurve::testing::prompt_feed_test {
 

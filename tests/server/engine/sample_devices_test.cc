@@ -7,9 +7,9 @@
 #include <limits>
 #include <random>
 
-#include "tests/support/devices.h"
-#include "tests/support/random_values.h"
-#include "tests/support/row_sampler.h"
+#include "tests/support/kernels/devices.h"
+#include "tests/support/kernels/random_values.h"
+#include "tests/support/kernels/row_sampler.h"
 
 namespace recurve::testing::sample_devices_test {
 

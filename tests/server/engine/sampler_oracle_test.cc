@@ -5,9 +5,9 @@
 
 #include "kernels/ops/sample_math.h"
 #include "tests/server/engine/oracle.h"
-#include "tests/support/normal_floats.h"
-#include "tests/support/random_values.h"
-#include "tests/support/row_sampler.h"
+#include "tests/support/kernels/normal_floats.h"
+#include "tests/support/kernels/random_values.h"
+#include "tests/support/kernels/row_sampler.h"
 
 namespace recurve::sampler_oracle_test {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/row_sampler.h"
+#include "tests/support/kernels/row_sampler.h"
 
 namespace recurve::sampler_test {
 

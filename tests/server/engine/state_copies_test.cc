@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/engine_harness.h"
-#include "tests/support/held_copies.h"
+#include "tests/support/engine/engine_harness.h"
+#include "tests/support/engine/held_copies.h"
 
 namespace recurve::testing::state_copies_test {
 

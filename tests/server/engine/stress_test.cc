@@ -6,8 +6,8 @@
 #include <map>
 #include <random>
 
-#include "tests/support/engine_harness.h"
-#include "tests/support/held_copies.h"
+#include "tests/support/engine/engine_harness.h"
+#include "tests/support/engine/held_copies.h"
 
 namespace recurve::testing::stress_test {
 

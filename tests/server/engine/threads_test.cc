@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "tests/support/engine_harness.h"
+#include "tests/support/engine/engine_harness.h"
 
 namespace recurve::testing::threads_test {
 

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "tests/server/engine/tier_server.h"
-#include "tests/support/recording_folder.h"
+#include "tests/support/engine/recording_folder.h"
 
 namespace recurve::testing::tiers_test {
 

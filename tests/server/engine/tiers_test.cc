@@ -13,8 +13,8 @@
 
 #include "server/session/state_transfer.h"
 #include "tests/server/engine/tier_server.h"
+#include "tests/support/engine/recording_folder.h"
 #include "tests/support/golden.h"
-#include "tests/support/recording_folder.h"
 #include "tests/support/temp_dir.h"
 
 namespace recurve::testing::tiers_test {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "server/http/page.h"
-#include "tests/support/fake_engine.h"
+#include "tests/support/engine/fake_engine.h"
 #include "tests/support/fake_tokenizer.h"
 #include "tests/support/http_client.h"
 

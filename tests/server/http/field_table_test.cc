@@ -1,6 +1,6 @@
 // Each field that clients send, to each resource: read, refused by name or harmless, and nothing
 // else.
-#include "server/http/openai/field_table.h"
+#include "server/http/openai/fields/field_table.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

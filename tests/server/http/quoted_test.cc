@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/http/openai/field_table.h"
+#include "server/http/openai/fields/field_table.h"
 #include "server/http/routes.h"
 #include "tests/support/hostile_text.h"
 #include "tests/support/http_fixture.h"

@@ -1,4 +1,4 @@
-#include "server/http/openai/response_store.h"
+#include "server/http/openai/responses/response_store.h"
 
 #include <gtest/gtest.h>
 

@@ -13,7 +13,7 @@
 #include "server/constraint/constraint_library.h"
 #include "server/kserve/kserve_service.h"
 #include "server/session/state_transfer.h"
-#include "server/text/chat_template.h"
+#include "server/text/chat/chat_template.h"
 #include "tests/support/hostile_text.h"
 #include "tests/support/rpc_fixture.h"
 

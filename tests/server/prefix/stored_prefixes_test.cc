@@ -6,7 +6,7 @@
 #include <chrono>
 
 #include "server/prefix/prefix_records.h"
-#include "tests/support/recording_folder.h"
+#include "tests/support/engine/recording_folder.h"
 
 namespace recurve::testing::stored_prefixes_test {
 

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "server/engine/engine.h"
-#include "tests/support/null_model.h"
+#include "tests/support/engine/null_model.h"
 #include "tests/support/rpc_fixture.h"
 
 #ifdef RECURVE_SANITIZED

@@ -5,7 +5,7 @@
 
 #include <limits>
 
-#include "tests/support/state_bytes.h"
+#include "tests/support/engine/state_bytes.h"
 
 namespace recurve::session_store_test {
 

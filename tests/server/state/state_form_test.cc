@@ -11,7 +11,7 @@
 #include <limits>
 #include <random>
 
-#include "tests/support/state_bytes.h"
+#include "tests/support/engine/state_bytes.h"
 
 namespace recurve::state_form_test {
 

@@ -13,7 +13,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tests/support/store_workload.h"
+#include "tests/support/engine/store_workload.h"
 #include "tests/support/temp_dir.h"
 
 namespace recurve::testing::folder_test {

@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/recording_folder.h"
-#include "tests/support/store_workload.h"
+#include "tests/support/engine/recording_folder.h"
+#include "tests/support/engine/store_workload.h"
 #include "tests/support/temp_dir.h"
 
 namespace recurve::testing::state_store_test {

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "server/text/stream_decoder.h"
-#include "server/text/tokenizer_json.h"
+#include "server/text/tokenizers/tokenizer_json.h"
 #include "tests/server/text/data.h"
 
 namespace recurve::bpe_golden_test {

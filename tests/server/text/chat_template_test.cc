@@ -1,6 +1,6 @@
 // Chat templates with a tokenizer: the ids of transformers' apply_chat_template, control tokens
 // that strangers write, and sessions that go on.
-#include "server/text/chat_template.h"
+#include "server/text/chat/chat_template.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -11,9 +11,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "server/text/added_tokens.h"
-#include "server/text/json_bytes.h"
-#include "server/text/tokenizer_json.h"
+#include "server/text/json/json_bytes.h"
+#include "server/text/tokenizers/added_tokens.h"
+#include "server/text/tokenizers/tokenizer_json.h"
 #include "tests/server/text/data.h"
 #include "tests/support/temp_dir.h"
 

@@ -1,5 +1,5 @@
 // JSON of clients: read as nlohmann's own parser reads it, in time and memory of its bytes.
-#include "server/text/client_json.h"
+#include "server/text/json/client_json.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "server/text/chat_template.h"
+#include "server/text/chat/chat_template.h"
 #include "server/text/stream_decoder.h"
-#include "server/text/tokenizer.h"
+#include "server/text/tokenizers/tokenizer.h"
 #include "tests/server/text/data.h"
 #include "tests/support/amount.h"
 #include "tests/support/temp_dir.h"

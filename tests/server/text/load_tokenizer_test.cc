@@ -2,7 +2,7 @@
 
 #include <fstream>
 
-#include "server/text/tokenizer.h"
+#include "server/text/tokenizers/tokenizer.h"
 #include "tests/server/text/data.h"
 #include "tests/support/temp_dir.h"
 

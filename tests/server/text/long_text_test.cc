@@ -17,10 +17,10 @@
 #include <random>
 #include <thread>
 
-#include "server/text/bpe_merger.h"
 #include "server/text/characters.h"
-#include "server/text/sentencepiece_tokenizer.h"
-#include "server/text/tokenizer_json.h"
+#include "server/text/models/bpe_merger.h"
+#include "server/text/sentencepiece/sentencepiece_tokenizer.h"
+#include "server/text/tokenizers/tokenizer_json.h"
 #include "tests/server/text/data.h"
 #include "tests/support/amount.h"
 

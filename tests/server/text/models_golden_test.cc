@@ -6,7 +6,7 @@
 #include <random>
 
 #include "server/text/stream_decoder.h"
-#include "server/text/tokenizer_json.h"
+#include "server/text/tokenizers/tokenizer_json.h"
 #include "tests/server/text/data.h"
 
 namespace recurve::models_golden_test {

@@ -4,7 +4,7 @@
 #include <sstream>
 
 #include "server/text/stream_decoder.h"
-#include "server/text/tokenizer_json.h"
+#include "server/text/tokenizers/tokenizer_json.h"
 #include "tests/server/text/data.h"
 #include "tests/support/amount.h"
 

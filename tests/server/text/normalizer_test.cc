@@ -1,4 +1,4 @@
-#include "server/text/normalizer.h"
+#include "server/text/normalizers/normalizer.h"
 
 #include <gtest/gtest.h>
 #include <utf8proc.h>

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "server/text/normalizer_json.h"
-#include "server/text/tokenizer_json.h"
+#include "server/text/normalizers/normalizer_json.h"
+#include "server/text/tokenizers/tokenizer_json.h"
 #include "tests/server/text/data.h"
 
 namespace recurve::precompiled_golden_test {

@@ -1,5 +1,5 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
-#include "server/text/regex.h"
+#include "server/text/pre_tokenizers/regex.h"
 
 #include <gtest/gtest.h>
 #include <pcre2.h>
@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/text/oniguruma.h"
+#include "server/text/pre_tokenizers/oniguruma.h"
 #include "server/text/unsupported.h"
 #include "server/text/work_limits.h"
 #include "tests/support/amount.h"

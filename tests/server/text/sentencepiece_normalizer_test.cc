@@ -1,6 +1,6 @@
 // SentencePiece models in other forms than those at hand: what is done to a text before it is cut,
 // and pieces that a user has defined, against the library.
-#include "server/text/sentencepiece_normalizer.h"
+#include "server/text/sentencepiece/sentencepiece_normalizer.h"
 
 #include <gtest/gtest.h>
 #include <sentencepiece_processor.h>
@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <random>
 
-#include "server/text/sentencepiece_model.h"
-#include "server/text/sentencepiece_tokenizer.h"
+#include "server/text/sentencepiece/sentencepiece_model.h"
+#include "server/text/sentencepiece/sentencepiece_tokenizer.h"
 #include "server/text/utf8.h"
 #include "tests/server/text/data.h"
 #include "tests/support/amount.h"

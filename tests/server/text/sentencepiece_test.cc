@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <random>
 
-#include "server/text/sentencepiece_model.h"
-#include "server/text/sentencepiece_tokenizer.h"
+#include "server/text/sentencepiece/sentencepiece_model.h"
+#include "server/text/sentencepiece/sentencepiece_tokenizer.h"
 #include "server/text/stream_decoder.h"
 #include "server/text/utf8.h"
 #include "tests/server/text/data.h"

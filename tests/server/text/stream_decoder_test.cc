@@ -4,7 +4,7 @@
 
 #include <span>
 
-#include "server/text/tokenizer_json.h"
+#include "server/text/tokenizers/tokenizer_json.h"
 #include "tests/server/text/data.h"
 
 namespace recurve::stream_decoder_test {

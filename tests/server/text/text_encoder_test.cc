@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "server/text/sentencepiece_tokenizer.h"
-#include "server/text/tokenizer_json.h"
+#include "server/text/sentencepiece/sentencepiece_tokenizer.h"
+#include "server/text/tokenizers/tokenizer_json.h"
 #include "server/text/utf8.h"
 #include "tests/server/text/data.h"
 #include "tests/support/amount.h"

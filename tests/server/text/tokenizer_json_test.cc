@@ -1,5 +1,5 @@
 // What a tokenizer.json may not be: each is one sentence, never a crash.
-#include "server/text/tokenizer_json.h"
+#include "server/text/tokenizers/tokenizer_json.h"
 
 #include <gtest/gtest.h>
 

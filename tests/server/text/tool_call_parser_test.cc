@@ -1,4 +1,4 @@
-#include "server/text/tool_call_parser.h"
+#include "server/text/chat/tool_call_parser.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "server/text/stream_decoder.h"
-#include "server/text/tokenizer.h"
+#include "server/text/tokenizers/tokenizer.h"
 #include "server/text/utf8.h"
 #include "tests/server/text/data.h"
 

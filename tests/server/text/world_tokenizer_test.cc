@@ -1,13 +1,13 @@
 // The tokenizer of RWKV's World models over some of its vocabulary, against the package rwkv;
 // world_vocabulary_test has the whole. Vocabularies that are broken.
-#include "server/text/world_tokenizer.h"
+#include "server/text/world/world_tokenizer.h"
 
 #include <gmock/gmock.h>
 
 #include <fstream>
 
-#include "server/text/chat_template.h"
-#include "server/text/world_vocabulary.h"
+#include "server/text/chat/chat_template.h"
+#include "server/text/world/world_vocabulary.h"
 #include "tests/server/text/world.h"
 #include "tests/support/temp_dir.h"
 

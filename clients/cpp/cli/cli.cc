@@ -1,0 +1,145 @@
+#include "clients/cpp/cli/cli.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+
+#include "clients/cpp/cli/cli_io.h"
+#include "clients/cpp/tls_flags.h"
+#include "server/startup/version.h"
+
+namespace recurve {
+
+Client CliContext::client() const {
+  try {
+    return Client({server, tls, key()});
+  } catch (const std::invalid_argument& error) {
+    throw UsageError(error.what());
+  }
+}
+
+CallOptions CliContext::call_options(Canceller* canceller) const {
+  CallOptions options;
+  if (timeout_seconds > 0) options.timeout = std::chrono::duration<double>(timeout_seconds);
+  options.canceller = canceller;
+  return options;
+}
+
+void print_error(const ClientError& error) {
+  // Its code is that of a server that loads.
+  const bool unreachable = error.kind() == ClientError::Kind::kUnreachable;
+  fmt::print(stderr, "recurve: {}\n", unreachable ? error.message() : error.what());
+  if (!error.hint().empty()) {
+    fmt::print(stderr, "recurve: {}{}\n", error.hint(),
+               unreachable ? ", or name another with --server HOST:PORT" : "");
+  }
+}
+
+namespace {
+
+constexpr const char* kAbout =
+    "Client of a Recurve inference server.\n\nThese flags can also follow a command:";
+
+constexpr const char* kExitCodes =
+    "Exit codes:\n"
+    "  0    done; also where the reader of standard output has gone\n"
+    "  1    the server refused the request or failed; its sentence is on standard error\n"
+    "  2    wrong use\n"
+    "  3    no server can be reached, or the connection was lost\n"
+    "  4    the server loads its model or drains\n"
+    "  130  interrupted; a running request was cancelled\n\n"
+    "--json prints each message as one line of JSON: the names of the .proto files, defaults\n"
+    "included, 64-bit integers as strings, bytes in base64.\n";
+
+void add_commands(CLI::App& app, CliContext& context) {
+  add_generate(app, context);
+  add_chat(app, context);
+  add_score(app, context);
+  add_session(app, context);
+  add_tokenize(app, context);
+  add_detokenize(app, context);
+  add_info(app, context);
+  add_health(app, context);
+  add_abort(app, context);
+  add_keys(app, context);
+  for (CLI::App* command : app.get_subcommands({})) {
+    command->footer(
+        "Also --server, --timeout and --json, and the exit codes: see 'recurve --help'.");
+  }
+}
+
+// The protocol carries UTF-8 only, so no argument may hold anything else.
+void check_arguments(int count, char** arguments) {
+  for (int i = 1; i < count; ++i) {
+    if (const auto at = find_invalid_utf8(arguments[i])) {
+      throw UsageError(fmt::format("argument {} is not UTF-8 at its byte {}", i, *at));
+    }
+  }
+}
+
+int run(int count, char** arguments) {
+  CliContext context;
+  CLI::App app(kAbout, "recurve");
+  app.fallthrough();
+  app.require_subcommand(1);
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return fmt::format("recurve: {}\nrecurve: --help behind a command names its flags\n",
+                       error.what());
+  });
+  app.footer(kExitCodes);
+  app.set_version_flag("--version", version_line("recurve"),
+                       "Print the version and the commit and exit");
+  app.add_option("--server", context.server, "Address of the server [default: 127.0.0.1:50051]")
+      ->type_name("HOST:PORT")
+      ->envname("RECURVE_SERVER");
+  add_tls_flags(app, &context.tls);
+  const KeyFlag key(app);
+  context.key = [&key] { return key.key(); };
+  app.add_option("--timeout", context.timeout_seconds,
+                 "Deadline of each call, in seconds; 0: none [default: 0]")
+      ->check(CLI::NonNegativeNumber);
+  app.add_flag("--json", context.json, "Print every message as one line of JSON");
+  add_commands(app, context);
+
+  check_arguments(count, arguments);
+  try {
+    app.parse(count, arguments);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  context.interrupts.start();
+  try {
+    return context.run();
+  } catch (const ClientError& error) {
+    const bool cancelled = error.kind() == ClientError::Kind::kCancelled;
+    if (cancelled && context.interrupts.seen()) return kExitInterrupted;
+    throw;
+  }
+}
+
+int run_and_report(int count, char** arguments) {
+  try {
+    return run(count, arguments);
+  } catch (const OutputClosed&) {
+    return kExitOk;
+  } catch (const ClientError& error) {
+    print_error(error);
+    return exit_code(error);
+  } catch (const UsageError& error) {
+    fmt::print(stderr, "recurve: {}\n", error.what());
+    return kExitUsage;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "recurve: {}\n", error.what());
+    return kExitFailed;
+  }
+}
+
+}  // namespace
+}  // namespace recurve
+
+int main(int argc, char** argv) {
+  signal(SIGPIPE, SIG_IGN);  // a failed write returns an error
+  return recurve::run_and_report(argc, argv);
+}

@@ -1,0 +1,355 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "clients/cpp/cli/cli.h"
+#include "clients/cpp/cli/cli_generate.h"
+#include "clients/cpp/cli/cli_io.h"
+#include "clients/cpp/cli/cli_line_reader.h"
+#include "clients/cpp/cli/cli_request_flags.h"
+#include "clients/cpp/cli/cli_session.h"
+
+namespace recurve {
+namespace {
+
+constexpr const char* kHelp =
+    "A line is the next text, an empty line continues the answer. Ctrl-C ends an answer.\n"
+    "  /mark NAME    store the current state\n"
+    "  /rewind NAME  return to a mark\n"
+    "  /fork [NAME]  copy the session; the chat continues in this one\n"
+    "  /info         print the session\n"
+    "  /tool RESULT  result of a function call; one for each call, in order\n"
+    "  /help         print this text\n"
+    "  /quit         end the chat, like Ctrl-D\n"
+    "  //...         send a line that begins with /...\n";
+
+struct ChatFlags {
+  v1::GenerateRequest request;
+  ToolFlags tools;
+  std::string system;
+  bool raw = false;  // lines are text, whatever the model has
+  std::string before = "\\n";
+  std::string after;
+  bool stats = false;
+};
+
+// \n, \t and \\ become what they stand for.
+std::string unescaped(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char next = i + 1 < text.size() ? text[i + 1] : '\0';
+    if (text[i] != '\\' || (next != 'n' && next != 't' && next != '\\')) {
+      out += text[i];
+      continue;
+    }
+    out += next == 'n' ? '\n' : next == 't' ? '\t' : '\\';
+    ++i;
+  }
+  return out;
+}
+
+// One conversation: a session, the lines that go into it and the answers that come out.
+class Chat {
+ public:
+  Chat(CliContext& context, const ChatFlags& flags)
+      : context_(context),
+        flags_(flags),
+        client_(context.client()),
+        reader_(context.interrupts),
+        request_(flags.request),
+        is_terminal_(isatty(STDIN_FILENO) == 1) {}
+
+  int run();
+
+ private:
+  enum class Next { kGoOn, kEnd };
+
+  void choose_form();
+  void open();
+  void close();
+  int converse();
+  Next handle(const std::string& line);
+  Next handle_command(const std::string& line);
+  void fill_prompt(const std::string& line);
+  void answer(const std::string& line);
+  void add_result(const std::string& result);
+  void ask();
+  Next interrupted();
+
+  template <class F>
+  auto call(F&& f) {  // any short call; Ctrl-C cancels it
+    Interrupts::Scope interrupt(context_.interrupts);
+    return f(context_.call_options(interrupt.canceller()));
+  }
+  const std::string& session() const { return request_.session(); }
+
+  CliContext& context_;
+  const ChatFlags& flags_;
+  Client client_;
+  LineReader reader_;
+  v1::GenerateRequest request_;
+  const bool is_terminal_;
+  bool messages_ = false;           // lines are sent as messages, for the model's template to write
+  bool is_ours_ = false;            // the session was made for this chat, and ends with it
+  bool is_fresh_ = true;            // nothing is in the session yet
+  bool interrupt_said_ = false;     // the last thing at the prompt was Ctrl-C
+  std::vector<std::string> calls_;  // ids of the last answer's calls of tools
+  std::vector<std::string> results_;  // of the first of these
+  int exit_code_ = kExitOk;
+};
+
+int Chat::run() {
+  choose_form();
+  open();
+  try {
+    const int code = converse();
+    close();
+    return code;
+  } catch (...) {
+    close();
+    throw;
+  }
+}
+
+// Messages where the model has a template for them.
+void Chat::choose_form() {
+  const auto info = call([&](const CallOptions& options) { return client_.model_info(options); });
+  messages_ = info.has_chat_template() && !flags_.raw;
+  if (!messages_ && !flags_.system.empty()) {
+    throw UsageError(flags_.raw ? "--system needs messages, so it does not go with --raw, --before "
+                                  "and --after"
+                                : "--system needs a model with a chat template");
+  }
+  if (!messages_ && !flags_.tools.tools_json.empty()) {
+    throw UsageError("--tools needs a model with a chat template, and no --raw");
+  }
+  if (!flags_.raw && !info.chat_template_problem().empty()) {
+    fmt::print(stderr, "recurve: {}: lines are sent as they are\n", info.chat_template_problem());
+  }
+}
+
+void Chat::open() {
+  v1::OpenSessionRequest request;
+  request.set_name(session());
+  is_ours_ = session().empty();
+  v1::Session opened;
+  try {
+    opened =
+        call([&](const CallOptions& options) { return client_.open_session(request, options); });
+  } catch (const ClientError& error) {
+    if (error.code() != grpc::StatusCode::ALREADY_EXISTS) throw;
+    opened =
+        call([&](const CallOptions& options) { return client_.get_session(session(), options); });
+  }
+  request_.set_session(opened.name());
+  is_fresh_ = opened.position() == 0 && !opened.has_pending_token();
+  if (is_terminal_) {
+    fmt::print(stderr, "recurve: session {} at {} tokens; /help lists commands\n", session(),
+               opened.position());
+  }
+}
+
+void Chat::close() {
+  if (!is_ours_) return;
+  try {
+    CallOptions options;
+    options.timeout = std::chrono::seconds(5);  // not waited for; the session would expire anyway
+    client_.close_session(session(), options);
+  } catch (const ClientError&) {
+    // The server has gone, or has closed it.
+  }
+}
+
+int Chat::converse() {
+  for (;;) {
+    if (is_terminal_) fmt::print(stderr, "> ");
+    std::string line;
+    const auto result = reader_.next(&line);
+    Next next = Next::kGoOn;
+    if (result == LineReader::Result::kEnd) {
+      if (is_terminal_) fmt::print(stderr, "\n");
+      return exit_code_;
+    }
+    if (result == LineReader::Result::kInterrupted) {
+      next = interrupted();
+    } else {
+      interrupt_said_ = false;
+      next = handle(line);
+    }
+    if (next == Next::kEnd) return exit_code_;
+  }
+}
+
+// At the prompt. Twice in a row ends the chat: once may have been meant for an answer that was just
+// complete.
+Chat::Next Chat::interrupted() {
+  if (is_terminal_ && !interrupt_said_) {
+    fmt::print(stderr, "\nrecurve: Ctrl-D ends the chat, and so does Ctrl-C once more\n");
+    interrupt_said_ = true;
+    return Next::kGoOn;
+  }
+  if (is_terminal_) fmt::print(stderr, "\n");
+  exit_code_ = kExitInterrupted;
+  return Next::kEnd;
+}
+
+// A person may continue after an error; a script ends with it.
+Chat::Next Chat::handle(const std::string& line) {
+  try {
+    if (line.starts_with('/') && !line.starts_with("//")) return handle_command(line);
+    answer(line.starts_with("//") ? line.substr(1) : line);
+  } catch (const ClientError& error) {
+    if (error.kind() != ClientError::Kind::kRefused &&
+        error.kind() != ClientError::Kind::kCancelled) {
+      throw;
+    }
+    print_error(error);
+    if (!is_terminal_) {
+      exit_code_ = exit_code(error);
+      return Next::kEnd;
+    }
+  }
+  return Next::kGoOn;
+}
+
+void Chat::fill_prompt(const std::string& line) {
+  if (line.empty()) {
+    request_.set_text("");
+  } else if (!messages_) {
+    request_.set_text((is_fresh_ ? "" : unescaped(flags_.before)) + line + unescaped(flags_.after));
+  } else {
+    request_.mutable_messages()->Clear();
+    const auto add = [this](const char* role, const std::string& content) {
+      auto* message = request_.mutable_messages()->add_messages();
+      message->set_role(role);
+      message->set_content(content);
+    };
+    if (is_fresh_ && !flags_.system.empty()) add("system", flags_.system);
+    add("user", line);
+  }
+}
+
+void Chat::answer(const std::string& line) {
+  check_utf8(line, "the line");
+  if (line.empty() && is_fresh_) return;
+  fill_prompt(line);
+  set_tools(flags_.tools, &request_);
+  ask();
+}
+
+// They go in one turn, as the calls came.
+void Chat::add_result(const std::string& result) {
+  check_utf8(result, "the result");
+  if (results_.size() == calls_.size()) {
+    fmt::print(stderr, "recurve: no call waits for a result\n");
+    return;
+  }
+  results_.push_back(result);
+  if (results_.size() < calls_.size()) return;
+  request_.mutable_messages()->Clear();
+  for (size_t i = 0; i < calls_.size(); ++i) {
+    auto* message = request_.mutable_messages()->add_messages();
+    message->set_role("tool");
+    message->set_content(results_[i]);
+    message->set_fields_json(nlohmann::json{{"tool_call_id", calls_[i]}}.dump());
+  }
+  set_tools(flags_.tools, &request_);
+  ask();
+}
+
+void Chat::ask() {
+  is_fresh_ = false;
+  calls_.clear();
+  results_.clear();
+  AnswerPrinter printer(context_.json, 1);
+  Interrupts::Scope interrupt(context_.interrupts);
+  try {
+    const auto final = client_.generate(
+        request_, [&](const v1::GenerateResponse& response) { printer.print(response); },
+        context_.call_options(interrupt.canceller()));
+    printer.end(true);
+    calls_ = printer.call_ids();
+    if (flags_.stats) print_stats(printer.prompt(), final);
+  } catch (const ClientError&) {
+    printer.end(true);
+    if (!interrupt.interrupted()) throw;
+  }
+}
+
+Chat::Next Chat::handle_command(const std::string& line) {
+  const size_t space = line.find(' ');
+  const std::string name = line.substr(0, space);
+  const std::string argument = space == std::string::npos ? "" : line.substr(space + 1);
+  const auto print = [](const v1::Session& session) {
+    fmt::print(stderr, "{}", session_table(session));
+  };
+  if (name == "/quit") return Next::kEnd;
+  if (name == "/help") {
+    fmt::print(stderr, "{}", kHelp);
+  } else if (name == "/tool") {
+    add_result(argument);
+  } else if (name == "/info") {
+    print(
+        call([&](const CallOptions& options) { return client_.get_session(session(), options); }));
+  } else if (name == "/mark") {
+    call([&](const CallOptions& options) {
+      return client_.mark_session(session(), argument, options);
+    });
+  } else if (name == "/rewind") {
+    const auto now = call([&](const CallOptions& options) {
+      return client_.rewind_session(session(), argument, options);
+    });
+    is_fresh_ = now.position() == 0 && !now.has_pending_token();
+  } else if (name == "/fork") {
+    v1::ForkSessionRequest request;
+    request.set_name(session());
+    request.set_new_name(argument);
+    const auto copy =
+        call([&](const CallOptions& options) { return client_.fork_session(request, options); });
+    fmt::print(stderr, "recurve: the copy is session {}\n", copy.name());
+  } else {
+    fmt::print(stderr, "recurve: no command {}; /help lists them, //... sends a line with /\n",
+               name);
+  }
+  return Next::kGoOn;
+}
+
+}  // namespace
+
+void add_chat(CLI::App& app, CliContext& context) {
+  CLI::App& command = *app.add_subcommand(
+      "chat",
+      "Chat on one session, a line at a time. A line is a user's message if the model has a chat "
+      "template, else plain text. /help lists the commands; Ctrl-C ends an answer, Ctrl-D the "
+      "chat.");
+  const auto flags = std::make_shared<ChatFlags>();
+  command.add_option_function<std::string>(
+      "--session", [flags](const std::string& name) { flags->request.set_session(name); },
+      "Continue this session, opened if necessary, and leave it open [default: a new one, closed "
+      "at the end]");
+  command.add_option("--system", flags->system,
+                     "System message before the first line of a new session [default: none]");
+  command.add_flag("--raw", flags->raw,
+                   "Send lines as text, even if the model has a chat "
+                   "template");
+  command
+      .add_option("--before", flags->before,
+                  "Text before every line but the first of a session, with \\n, \\t, \\\\; "
+                  "implies --raw [default: \\n]")
+      ->each([flags](const std::string&) { flags->raw = true; });
+  command
+      .add_option("--after", flags->after, "Text after every line, in the same way [default: none]")
+      ->each([flags](const std::string&) { flags->raw = true; });
+  add_tool_flags(command, &flags->tools);
+  add_stop_flags(command, &flags->request);
+  add_sampling_flags(command, &flags->request);
+  command.add_flag("--stats", flags->stats,
+                   "Print tokens and times of each answer to standard error");
+  command.callback([&context, flags] {
+    context.run = [&context, flags] { return Chat(context, *flags).run(); };
+  });
+}
+
+}  // namespace recurve

@@ -1,0 +1,48 @@
+#include "clients/cpp/cli/cli_line_reader.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+namespace recurve {
+
+LineReader::LineReader(Interrupts& interrupts) : interrupts_(interrupts) {
+  interrupts_.deliver_to_fd();
+}
+
+bool LineReader::take_line(std::string* line) {
+  const size_t end = buffer_.find('\n');
+  if (end == std::string::npos && !(ended_ && !buffer_.empty())) return false;
+  *line = buffer_.substr(0, end);
+  buffer_.erase(0, end == std::string::npos ? end : end + 1);
+  return true;
+}
+
+LineReader::Result LineReader::next(std::string* line) {
+  for (;;) {
+    pollfd fds[2] = {{interrupts_.fd(), POLLIN, 0}, {STDIN_FILENO, POLLIN, 0}};
+    const bool ready = buffer_.find('\n') != std::string::npos || ended_;
+    if (poll(fds, 2, ready ? 0 : -1) < 0 && errno != EINTR) {
+      throw std::system_error(errno, std::generic_category(), "cannot wait for standard input");
+    }
+    if (fds[0].revents) {
+      interrupts_.clear_fd();
+      buffer_.clear();
+      return Result::kInterrupted;
+    }
+    if (take_line(line)) return Result::kLine;
+    if (ended_) return Result::kEnd;
+    if (!fds[1].revents) continue;
+    char piece[4096];
+    const ssize_t size = read(STDIN_FILENO, piece, sizeof piece);
+    if (size < 0 && errno != EINTR && errno != EAGAIN) {
+      throw std::system_error(errno, std::generic_category(), "cannot read standard input");
+    }
+    if (size == 0) ended_ = true;
+    if (size > 0) buffer_.append(piece, static_cast<size_t>(size));
+  }
+}
+
+}  // namespace recurve

@@ -1,0 +1,325 @@
+// What is not valid for a schema, and oneOf by way of it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <vector>
+
+#include "server/constraint/schema/schema_keywords.h"
+#include "server/constraint/schema/schema_merge.h"
+#include "server/constraint/schema/schema_patterns.h"
+#include "server/constraint/schema/schema_scalars.h"
+#include "server/constraint/schema/schema_walk.h"
+
+namespace recurve {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kAllTypes[] = {"null", "boolean", "number", "string", "array", "object"};
+constexpr int kMostExclusive = 8;      // branches that are made to exclude each other
+constexpr int kMostDisjointDepth = 4;  // of properties that are compared
+
+// Values of none of these types: of a number that is no integer nothing is said.
+Json of_other_types(const Json& types) {
+  const Json list = types.is_array() ? types : Json::array({types});
+  Json others = Json::array();
+  for (const char* type : kAllTypes) {
+    const bool named = std::ranges::any_of(list, [&](const Json& one) {
+      return one == type || (one == "integer" && std::string_view(type) == "number");
+    });
+    if (!named) others.push_back(type);
+  }
+  return {{"type", std::move(others)}};
+}
+
+const char* type_of(const Json& value) {
+  for (const char* type : kAllTypes) {
+    if (has_type(value, type)) return type;
+  }
+  return "null";
+}
+
+// The disjuncts of a negation, of which each may be left out.
+class Negation {
+ public:
+  Negation(const std::string& path, SchemaSource& source, int depth)
+      : path_(path), source_(source), depth_(depth) {}
+
+  void add_keyword(const std::string& keyword, const Json& said) {
+    const auto bound = [&](const char* type, const char* opposite) {
+      disjuncts.push_back(Json{{"type", type}, {opposite, said}});
+    };
+    if (keyword == "type") return add_types(said);
+    if (keyword == "const") return add_values(Json::array({said}));
+    if (keyword == "enum") return add_values(said);
+    if (keyword == "minimum") return bound("number", "exclusiveMaximum");
+    if (keyword == "maximum") return bound("number", "exclusiveMinimum");
+    if (keyword == "exclusiveMinimum") return bound("number", "maximum");
+    if (keyword == "exclusiveMaximum") return bound("number", "minimum");
+    if (add_count(keyword, said)) return;
+    if (keyword == "required") return add_required(said);
+    if (keyword == "properties") return add_properties(said);
+    if (keyword == "not") return disjuncts.push_back(said);
+    if (keyword == "$ref") return add_negated(source_.target(said, path_), path_);
+    if (keyword == "allOf" && said.is_array()) {
+      for (const Json& branch : said) add_negated(branch, path_);
+    }
+    if (keyword == "anyOf" && said.is_array()) add_none_of(said);
+  }
+
+  std::vector<Json> disjuncts;
+
+ private:
+  void add_types(const Json& types) {
+    Json others = of_other_types(types);
+    if (!others.at("type").empty()) disjuncts.push_back(std::move(others));
+  }
+
+  void add_values(const Json& values) {
+    if (!values.is_array()) return;
+    std::set<std::string> types, names;
+    bool plain = true;
+    size_t bytes = 0;
+    bool has_true = false, has_false = false;
+    for (const Json& value : values) {
+      types.insert(type_of(value));
+      if (value.is_boolean()) (value.get<bool>() ? has_true : has_false) = true;
+      if (!value.is_string()) continue;
+      const auto& text = value.get_ref<const std::string&>();
+      plain &= is_plain_name(text);
+      if (names.insert(text).second) bytes += text.size();
+    }
+    add_types(Json(types));
+    if (has_true != has_false) disjuncts.push_back(Json{{"enum", Json::array({has_false})}});
+    if (!names.empty() && plain && bytes <= kMostNamedBytes) {
+      disjuncts.push_back(
+          Json{{"type", "string"}, {"pattern", pattern_of_others({names.begin(), names.end()})}});
+    }
+  }
+
+  bool add_count(const std::string& keyword, const Json& said) {
+    for (const auto& [type, least, most] :
+         {std::tuple("string", "minLength", "maxLength"),
+          std::tuple("array", "minItems", "maxItems"),
+          std::tuple("object", "minProperties", "maxProperties")}) {
+      if (keyword != least && keyword != most) continue;
+      const double count = said.is_number() ? said.get<double>() : -1;
+      if (!(count >= 0 && count <= kMostSchemaCount) || std::floor(count) != count) return true;
+      const auto number = static_cast<int64_t>(count);
+      if (keyword == most) disjuncts.push_back(Json{{"type", type}, {least, number + 1}});
+      if (keyword == least && number > 0) {
+        disjuncts.push_back(Json{{"type", type}, {most, number - 1}});
+      }
+      return true;
+    }
+    return false;
+  }
+
+  void add_required(const Json& names) {
+    if (!names.is_array()) return;
+    for (const Json& name : names) {
+      if (!name.is_string()) continue;
+      disjuncts.push_back(
+          Json{{"type", "object"}, {"properties", {{name.get<std::string>(), false}}}});
+    }
+  }
+
+  void add_properties(const Json& properties) {
+    if (!properties.is_object()) return;
+    for (const auto& [name, schema] : properties.items()) {
+      try {
+        const std::string at = path_ + "/properties/" + name;
+        disjuncts.push_back(
+            Json{{"type", "object"},
+                 {"properties", {{name, negated_schema(schema, at, source_, depth_ + 1)}}},
+                 {"required", Json::array({name})}});
+      } catch (const ConstraintRefused&) {  // left out
+      }
+    }
+  }
+
+  void add_negated(const Json& schema, const std::string& path) {
+    try {
+      disjuncts.push_back(negated_schema(schema, path, source_, depth_ + 1));
+    } catch (const ConstraintRefused&) {  // left out
+    }
+  }
+
+  void add_none_of(const Json& branches) {
+    Json all = Json::array();
+    try {
+      for (const Json& branch : branches) {
+        all.push_back(negated_schema(branch, path_, source_, depth_ + 1));
+      }
+    } catch (const ConstraintRefused&) {  // left out
+      return;
+    }
+    disjuncts.push_back(Json{{"allOf", std::move(all)}});
+  }
+
+  const std::string& path_;
+  SchemaSource& source_;
+  const int depth_;
+};
+
+// ---- what excludes each other ----
+
+// The values of an enum or a const, as an array; null: any.
+Json values_of(const Json& schema) {
+  if (const auto found = schema.find("enum"); found != schema.end()) return *found;
+  if (const auto found = schema.find("const"); found != schema.end()) return Json::array({*found});
+  return nullptr;
+}
+
+// Empty: all.
+std::vector<std::string> types_in(const Json& schema) {
+  std::vector<std::string> types;
+  if (const Json values = values_of(schema); values.is_array()) {
+    for (const Json& value : values) types.emplace_back(type_of(value));
+  } else if (const auto said = schema.find("type"); said != schema.end()) {
+    const Json list = said->is_array() ? *said : Json::array({*said});
+    for (const Json& type : list) {
+      if (type.is_string()) types.push_back(type == "integer" ? "number" : type.get<std::string>());
+    }
+  }
+  return types;
+}
+
+class Exclusion {
+ public:
+  explicit Exclusion(SchemaSource& source) : source_(source) {}
+
+  // A schema with what it refers to.
+  Json view(const Json& schema, const std::string& path) {
+    const bool is_plain =
+        schema.is_object() && !schema.contains("$ref") && !is_to_be_merged(schema);
+    if (is_plain) return schema;
+    return merged_schema(Json{{"allOf", Json::array({schema})}}, path, source_);
+  }
+
+  // Whether it is seen that no value is valid for both, as they are viewed.
+  bool holds(const Json& a, const Json& b, const std::string& path, int depth = 0) {
+    if (depth > kMostDisjointDepth) return false;
+    for (const auto* pair : {&a, &b}) {
+      const Json& rest = pair == &a ? b : a;
+      for (const char* keyword : {"anyOf", "oneOf"}) {
+        const auto branches = pair->find(keyword);
+        if (branches == pair->end() || !branches->is_array()) continue;
+        return std::ranges::all_of(
+            *branches, [&](const Json& branch) { return holds_of(branch, rest, path, depth + 1); });
+      }
+    }
+    return types_exclude(a, b) || values_exclude(a, b) || properties_exclude(a, b, path, depth);
+  }
+
+ private:
+  bool holds_of(const Json& one, const Json& other, const std::string& path, int depth) {
+    try {
+      return holds(view(one, path), view(other, path), path, depth);
+    } catch (const NothingIsValid&) {
+      return true;
+    }
+  }
+
+  static bool types_exclude(const Json& a, const Json& b) {
+    const auto mine = types_in(a), theirs = types_in(b);
+    if (mine.empty() || theirs.empty()) return false;
+    return std::ranges::none_of(mine, [&](const std::string& type) {
+      return std::ranges::find(theirs, type) != theirs.end();
+    });
+  }
+
+  static bool values_exclude(const Json& a, const Json& b) {
+    const Json mine = values_of(a), theirs = values_of(b);
+    if (!mine.is_array() || !theirs.is_array()) return false;
+    // Names of an object stand in no order in a value.
+    const std::set<nlohmann::json> others(theirs.begin(), theirs.end());
+    return std::ranges::none_of(mine, [&](const Json& value) { return others.contains(value); });
+  }
+
+  // A property that one of them has always, and that the other never has, or never so.
+  bool properties_exclude(const Json& a, const Json& b, const std::string& path, int depth) {
+    if (types_in(a) != std::vector<std::string>{"object"} || types_in(b) != types_in(a)) {
+      return false;
+    }
+    for (const auto* pair : {&a, &b}) {
+      const Json& other = pair == &a ? b : a;
+      const Json required = pair->value("required", Json::array());
+      const Json mine = pair->value("properties", Json::object());
+      const Json theirs = other.value("properties", Json::object());
+      const bool closed = other.value("additionalProperties", Json(true)) == Json(false) &&
+                          !other.contains("patternProperties");
+      for (const Json& name : required) {
+        if (!name.is_string()) continue;
+        const auto said = theirs.find(name.get<std::string>());
+        if (said == theirs.end() ? closed : *said == Json(false)) return true;
+        const auto own = mine.find(name.get<std::string>());
+        if (said == theirs.end() || own == mine.end()) continue;
+        if (holds_of(*own, *said, path, depth + 1)) return true;
+      }
+    }
+    return false;
+  }
+
+  SchemaSource& source_;
+};
+
+}  // namespace
+
+Json negated_schema(const Json& schema, const std::string& path, SchemaSource& source, int depth) {
+  constexpr const char* kWhy = "what is left of it is not known here: say what values must be";
+  if (depth > kMostMergeDepth || ++source.merged > kMostMerged) refuse_schema(path, "not", kWhy);
+  if (schema.is_boolean()) return !schema.get<bool>();
+  if (!schema.is_object()) refuse_schema(path, "not", "it must be a schema");
+  source.check(schema, path);
+  Negation negation(path, source, depth);
+  bool enforced = false;
+  for (const auto& [keyword, said] : schema.items()) {
+    const SchemaKeyword* known = find_keyword(keyword);
+    if (known == nullptr || known->use == KeywordUse::kSays) continue;
+    enforced = true;
+    negation.add_keyword(keyword, said);
+  }
+  if (!enforced) return false;
+  if (negation.disjuncts.empty()) refuse_schema(path, "not", kWhy);
+  if (negation.disjuncts.size() == 1) return std::move(negation.disjuncts.front());
+  return {{"anyOf", std::move(negation.disjuncts)}};
+}
+
+Json exclusive_branches(const Json& branches, const std::string& path, SchemaSource& source) {
+  std::vector<Json> kept, views;
+  Exclusion exclusion(source);
+  for (const Json& branch : branches) {
+    try {
+      views.push_back(exclusion.view(branch, path));
+      kept.push_back(branch);
+    } catch (const NothingIsValid&) {  // it adds nothing
+    }
+  }
+  std::vector<Json> apart(kept.size(), Json::array());  // what each is still to exclude
+  for (size_t a = 0; a < kept.size(); ++a) {
+    for (size_t b = a + 1; b < kept.size(); ++b) {
+      if (++source.merged > kMostMerged) refuse_schema(path, "oneOf", "it has too many schemas");
+      if (exclusion.holds(views[a], views[b], path)) continue;
+      apart[a].push_back(kept[b]);
+      apart[b].push_back(kept[a]);
+    }
+  }
+  Json exclusive = Json::array();
+  for (size_t k = 0; k < kept.size(); ++k) {
+    if (apart[k].empty()) {
+      exclusive.push_back(kept[k]);
+      continue;
+    }
+    if (kept.size() > kMostExclusive) {
+      refuse_schema(path, "oneOf", "a value may be valid for two of its schemas: use anyOf");
+    }
+    exclusive.push_back(
+        Json{{"allOf", Json::array({kept[k]})}, {"not", {{"anyOf", std::move(apart[k])}}}});
+  }
+  return exclusive;
+}
+
+}  // namespace recurve

@@ -1,0 +1,247 @@
+#include "server/constraint/schema/schema_scalars.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "server/constraint/constraint.h"
+#include "server/constraint/schema/schema_patterns.h"
+#include "server/constraint/schema/schema_walk.h"
+#include "server/text/cut.h"
+
+namespace recurve {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr double kMostExact = 9007199254740992;   // all whole numbers up to 2^53 are doubles
+constexpr int64_t kMostUnboundedMultiple = 1024;  // that the library takes
+
+std::optional<double> bound(const SchemaSaid& said, std::string_view keyword,
+                            const std::string& path) {
+  const Json* value = said.find(keyword);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_number()) refuse_schema(path, keyword, "it must be a number");
+  const double number = value->get<double>();
+  if (!(std::abs(number) <= kMostExact))
+    refuse_schema(path, keyword, "it must be in [-2^53, 2^53]");
+  return number;
+}
+
+std::optional<int64_t> count(const SchemaSaid& said, std::string_view keyword,
+                             const std::string& path) {
+  const Json* value = said.find(keyword);
+  if (value == nullptr) return std::nullopt;
+  const bool whole = value->is_number() && has_type(*value, "integer");
+  const double number = whole ? value->get<double>() : -1;
+  if (number < 0) refuse_schema(path, keyword, "it must be a whole number of at least 0");
+  if (number <= kMostSchemaCount) return static_cast<int64_t>(number);
+  if (keyword.starts_with("max")) return kMostSchemaCount;
+  refuse_schema(path, keyword, fmt::format("it must be at most {}", kMostSchemaCount));
+}
+
+// The bounds of a format of whole numbers, where check_format has passed one.
+std::optional<NumberFormat> whole_numbers(const SchemaSaid& said) {
+  const Json* format = said.find("format");
+  if (format == nullptr) return std::nullopt;
+  const auto numbers = number_format(format->get_ref<const std::string&>());
+  return numbers && numbers->whole ? numbers : std::nullopt;
+}
+
+// The library writes numbers between bounds with six decimals, and nothing where there are none.
+// The first of these numbers that a bound has inside.
+double written_inside(double bound, bool is_low, bool is_exclusive) {
+  const auto written = [](double number) { return std::stod(fmt::format("{:.6f}", number)); };
+  const double nearest = written(bound), step = is_low ? 1e-6 : -1e-6;
+  const bool is_inside = is_low ? nearest > bound : nearest < bound;
+  if (is_inside || (nearest == bound && !is_exclusive)) return nearest;
+  const double next = written(nearest + step);
+  return next == nearest ? std::nextafter(bound, step * HUGE_VAL) : next;
+}
+
+// Each of them.
+Json multiples_within(int64_t low, int64_t high, int64_t of, const std::string& path, int* values) {
+  const auto remainder = [&](int64_t number) { return ((number % of) + of) % of; };
+  const int64_t first = low + remainder(-low), last = high - remainder(high);
+  if (first > last) refuse_as_empty(path, "multipleOf", "no multiple is within the bounds");
+  const int64_t count = (last - first) / of + 1;
+  if (count > kMostSchemaNodes - *values) {
+    refuse_schema(
+        path, "multipleOf",
+        fmt::format("{} multiples are within the bounds: a schema may have at most {} values",
+                    count, kMostSchemaNodes));
+  }
+  *values += static_cast<int>(count);
+  Json multiples = Json::array();
+  for (int64_t number = first; number <= last; number += of) multiples.push_back(number);
+  return {{"enum", std::move(multiples)}};
+}
+
+}  // namespace
+
+void refuse_schema(const std::string& path, std::string_view keyword, const std::string& why) {
+  throw ConstraintRefused(
+      fmt::format("schema, {} at {}: {}", cut(keyword), cut(path, kMostRepeated), why));
+}
+
+void refuse_as_empty(const std::string& path, std::string_view keyword, const std::string& why) {
+  throw NothingIsValid(
+      fmt::format("schema, {} at {}: {}", cut(keyword), cut(path, kMostRepeated), why));
+}
+
+void check_numbers(const Json& value, std::string_view keyword, const std::string& path) {
+  if (value.is_structured()) {
+    for (const Json& one : value) check_numbers(one, keyword, path);
+    return;
+  }
+  const bool is_exact = value.is_number_float()
+                            ? std::abs(value.get<double>()) < kMostExact
+                            : !value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX;
+  if (is_exact) return;
+  refuse_schema(path, keyword, "its numbers must be integers of 64 bits, or fractions below 2^53");
+}
+
+bool has_type(const Json& value, std::string_view type) {
+  if (type == "null") return value.is_null();
+  if (type == "boolean") return value.is_boolean();
+  if (type == "number") return value.is_number();
+  if (type == "string") return value.is_string();
+  if (type == "array") return value.is_array();
+  if (type == "object") return value.is_object();
+  if (value.is_number_float()) {
+    return std::isfinite(value.get<double>()) && std::floor(value.get<double>()) == value;
+  }
+  return value.is_number_integer();
+}
+
+std::string checked_pattern(const Json& pattern, std::string_view keyword, const std::string& path,
+                            size_t* pattern_bytes, TextLengths* lengths) {
+  try {
+    const std::string regex = json_pattern(pattern.get_ref<const std::string&>(), lengths);
+    *pattern_bytes += regex.size();
+    if (*pattern_bytes > kMostPatternBytes) throw ConstraintRefused("all patterns are too long");
+    return regex;
+  } catch (const ConstraintRefused& refused) {
+    refuse_schema(path, keyword, refused.what());
+  }
+}
+
+void check_format(const SchemaSaid& said, std::string_view type, const std::string& path) {
+  const Json* format = said.find("format");
+  if (format == nullptr) return;
+  if (!format->is_string()) refuse_schema(path, "format", "it must be a string");
+  const auto& name = format->get_ref<const std::string&>();
+  const bool of_strings = pattern_of_format(name).has_value();
+  if (of_strings || (type != "string" && number_format(name))) return;
+  refuse_schema(path, "format", fmt::format("{} is not enforced here", cut(format->dump())));
+}
+
+Json read_integer(const SchemaSaid& said, const std::string& path, int* values) {
+  Json out{{"type", "integer"}};
+  std::optional<double> low, high;
+  const auto raise = [&](double to) { low = std::max(low.value_or(to), to); };
+  const auto lower = [&](double to) { high = std::min(high.value_or(to), to); };
+  if (const auto b = bound(said, "minimum", path)) raise(std::ceil(*b));
+  if (const auto b = bound(said, "exclusiveMinimum", path)) raise(std::floor(*b) + 1);
+  if (const auto b = bound(said, "maximum", path)) lower(std::floor(*b));
+  if (const auto b = bound(said, "exclusiveMaximum", path)) lower(std::ceil(*b) - 1);
+  if (const auto numbers = whole_numbers(said)) {
+    raise(static_cast<double>(numbers->least));
+    lower(static_cast<double>(numbers->most));
+  }
+  if (low && high && *low > *high)
+    refuse_as_empty(path, "minimum", "no integer is within the bounds");
+  if (low) out["minimum"] = static_cast<int64_t>(*low);
+  if (high) out["maximum"] = static_cast<int64_t>(*high);
+  const auto of = bound(said, "multipleOf", path);
+  if (!of) return out;
+  if (*of < 1 || std::floor(*of) != *of) {
+    refuse_schema(path, "multipleOf", "of integers it must be a whole number of at least 1");
+  }
+  if (*of == 1) return out;
+  const auto multiple = static_cast<int64_t>(*of);
+  if (low && high) {
+    return multiples_within(static_cast<int64_t>(*low), static_cast<int64_t>(*high), multiple, path,
+                            values);
+  }
+  if (low || high) {
+    refuse_schema(path, "multipleOf",
+                  "beside one bound it is not enforced here: state both, or none");
+  }
+  if (multiple > kMostUnboundedMultiple) {
+    refuse_schema(path, "multipleOf",
+                  fmt::format("without bounds it must be at most {}", kMostUnboundedMultiple));
+  }
+  out["multipleOf"] = multiple;
+  return out;
+}
+
+Json read_number(const SchemaSaid& said, const std::string& path, int* values) {
+  if (whole_numbers(said)) return read_integer(said, path, values);
+  Json out{{"type", "number"}};
+  if (said.find("multipleOf") != nullptr) {
+    refuse_schema(path, "multipleOf",
+                  "it is enforced of integers only: write \"type\": \"integer\"");
+  }
+  double low = -HUGE_VAL, high = HUGE_VAL;
+  for (const char* keyword : {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"}) {
+    const auto b = bound(said, keyword, path);
+    if (!b) continue;
+    out[keyword] = *said.find(keyword);
+    const bool is_low = std::string_view(keyword).ends_with("inimum");
+    const double inside = written_inside(*b, is_low, keyword[0] == 'e');
+    (is_low ? low : high) = is_low ? std::max(low, inside) : std::min(high, inside);
+    if (low > high) {
+      refuse_as_empty(path, keyword, "no number of six decimals is within the bounds");
+    }
+  }
+  return out;
+}
+
+void counts(const SchemaSaid& said, const char* least, const char* most, const std::string& path,
+            Json* out) {
+  const auto low = count(said, least, path), high = count(said, most, path);
+  if (low && high && *low > *high)
+    refuse_as_empty(path, least, fmt::format("it must not be above {}", most));
+  if (low) (*out)[least] = *low;
+  if (high) (*out)[most] = *high;
+}
+
+Json read_string(const SchemaSaid& said, const std::string& path, size_t* pattern_bytes) {
+  Json out{{"type", "string"}}, length = Json::object();
+  counts(said, "minLength", "maxLength", path, &length);
+  const Json* pattern = said.find("pattern");
+  const Json* format = said.find("format");
+  if (pattern != nullptr && !pattern->is_string()) {
+    refuse_schema(path, "pattern", "it must be a string");
+  }
+  if (pattern != nullptr && format != nullptr) {
+    refuse_schema(path, "format", "it may not stand beside pattern");
+  }
+  TextLengths lengths;
+  if (pattern != nullptr) {
+    out["pattern"] = checked_pattern(*pattern, "pattern", path, pattern_bytes, &lengths);
+  } else if (format != nullptr) {
+    const auto meant = pattern_of_format(format->get_ref<const std::string&>());
+    out["pattern"] = json_pattern(*meant, &lengths);
+  } else {
+    out.update(length);
+    return out;
+  }
+  // The library takes no length beside a pattern, which may say it already.
+  const char* keyword = pattern != nullptr ? "pattern" : "format";
+  if (length.value("minLength", int64_t{0}) > lengths.least) {
+    refuse_schema(path, "minLength",
+                  fmt::format("{} takes shorter ones: write the length into it, {{m,n}}", keyword));
+  }
+  if (const auto most = length.find("maxLength");
+      most != length.end() && (!lengths.most || *lengths.most > *most)) {
+    refuse_schema(path, "maxLength",
+                  fmt::format("{} takes longer ones: write the length into it, {{m,n}}", keyword));
+  }
+  return out;
+}
+
+}  // namespace recurve

@@ -1,0 +1,325 @@
+// With xgrammar_place.cc and xgrammar_rules.cc the only file that knows xgrammar
+// (https://github.com/mlc-ai/xgrammar, Apache-2.0).
+#include <dlpack/dlpack.h>
+#include <fmt/format.h>
+#include <xgrammar/xgrammar.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <nlohmann/json.hpp>
+#include <variant>
+
+#include "server/constraint/constraint_library.h"
+#include "server/constraint/mask_cache.h"
+#include "server/constraint/regex_walk.h"
+#include "server/constraint/schema/schema_walk.h"
+#include "server/constraint/tag_walk.h"
+#include "server/constraint/text_walk.h"
+#include "server/constraint/utf8_masks.h"
+#include "server/constraint/xgrammar/xgrammar_place.h"
+#include "server/constraint/xgrammar/xgrammar_rules.h"
+#include "server/text/cut.h"
+
+namespace recurve {
+namespace {
+
+// What the library says that it leaves out, of what this thread compiles. It would go to standard
+// error, and the constraint would be a weaker one.
+thread_local std::string left_out;
+
+// What this thread does with the library is looked at now and then, and ends where it takes too
+// long.
+class Watch {
+ public:
+  Watch(const CompileBounds& bounds, const char* remedy)
+      : bounds_(bounds), remedy_(remedy), began_(thread_seconds()) {
+    current = this;
+  }
+  ~Watch() { current = nullptr; }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+  void look() {
+    constexpr int kBetweenClocks = 256;
+    if (++looks_ % kBetweenClocks != 0) return;
+    const double seconds = thread_seconds() - began_;
+    if (bounds_.look) bounds_.look(seconds);
+    if (seconds < bounds_.most_seconds) return;
+    throw ConstraintRefused(
+        fmt::format("it takes more than {} s {}", bounds_.most_seconds, remedy_));
+  }
+
+  static thread_local Watch* current;
+
+ private:
+  const CompileBounds& bounds_;
+  const char* const remedy_;
+  const double began_;
+  int looks_ = 0;
+};
+thread_local Watch* Watch::current = nullptr;
+
+// What follows an answer, at each of its tokens.
+const CompileBounds kMatcherBounds{.most_seconds = Matcher::kMostSeconds};
+constexpr const char* kMatcherRemedy =
+    "to say what may come next: write it with fewer ways to read the same text";
+
+}  // namespace
+}  // namespace recurve
+
+namespace xgrammar {
+
+// Both are declared by a header of the library that is not installed: cpp/support/logging.h.
+[[noreturn]] void LogFatalImpl(const std::string& file, int line, const std::string& message);
+void LogMessageImpl(const std::string& file, int line, int level, const std::string& message);
+
+void LogFatalImpl(const std::string&, int, const std::string& message) {
+  throw recurve::ConstraintRefused(recurve::cut(message, recurve::kMostRepeated));
+}
+
+// deploy/xgrammar.sh has its compiler and its parser call this, once for each state and token.
+void LookAtWork();
+void LookAtWork() {
+  if (recurve::Watch::current != nullptr) recurve::Watch::current->look();
+}
+
+void LogMessageImpl(const std::string&, int, int level, const std::string& message) {
+  constexpr int kWarning = 2;
+  if (level >= kWarning && recurve::left_out.empty()) recurve::left_out = message;
+}
+
+}  // namespace xgrammar
+
+namespace recurve {
+namespace {
+
+// What is known of the ids without any grammar.
+struct Vocabulary {
+  explicit Vocabulary(const TokenTexts& tokens) : texts(tokens), utf8(utf8_masks(tokens)) {}
+  TokenTexts texts;
+  std::array<std::vector<uint32_t>, kUtf8States> utf8;
+};
+
+// What all matchers of a constraint have in common.
+struct Followed {
+  std::shared_ptr<const Vocabulary> vocabulary;
+  std::shared_ptr<MaskCache> masks;
+  std::vector<int32_t> control_ids;  // that the grammar names
+  uint64_t number;                   // no other constraint's
+};
+
+// The library's characters may be surrogates, which are no UTF-8: that it is, is kept to here.
+class XgrammarMatcher final : public Matcher {
+ public:
+  XgrammarMatcher(xgrammar::GrammarMatcher matcher, std::shared_ptr<const Followed> followed,
+                  uint64_t client)
+      : matcher_(std::move(matcher)), followed_(std::move(followed)), client_(client) {}
+
+  bool accept(int32_t id) override {
+    const Watch watch(kMatcherBounds, kMatcherRemedy);
+    const std::string& text = followed_->vocabulary->texts.at(static_cast<size_t>(id));
+    const auto next = utf8_state_after(utf8_, text);
+    if ((text.empty() && !may_come(id)) || !next || matcher_.IsTerminated() ||
+        !matcher_.AcceptToken(id))
+      return false;
+    utf8_ = *next;
+    return true;
+  }
+
+  void fill(std::span<uint32_t> mask) override {
+    std::string place = place_of(matcher_);
+    if (place.empty()) return work_out(mask);
+    place += static_cast<char>(utf8_);
+    place.append(reinterpret_cast<const char*>(&followed_->number), sizeof(followed_->number));
+    if (followed_->masks->find(place, client_, mask)) return;
+    work_out(mask);
+    followed_->masks->keep(std::move(place), client_, mask);
+  }
+
+  bool may_end() const override { return utf8_ == 0 && matcher_.IsCompleted(); }
+
+  std::unique_ptr<Matcher> fork() const override {
+    auto fork = std::make_unique<XgrammarMatcher>(matcher_.Fork(), followed_, client_);
+    fork->utf8_ = utf8_;
+    return fork;
+  }
+
+ private:
+  void work_out(std::span<uint32_t> mask) {
+    const Watch watch(kMatcherBounds, kMatcherRemedy);
+    int64_t words = static_cast<int64_t>(mask.size());
+    DLTensor tensor{.data = mask.data(),
+                    .device = {kDLCPU, 0},
+                    .ndim = 1,
+                    .dtype = xgrammar::GetBitmaskDLType(),
+                    .shape = &words,
+                    .strides = nullptr,
+                    .byte_offset = 0};
+    // It says whether there is anything that may not come, and fills the mask only then.
+    std::ranges::fill(mask, ~uint32_t{0});
+    matcher_.FillNextTokenBitmask(&tensor);
+    const std::vector<uint32_t>& utf8 = followed_->vocabulary->utf8[utf8_];
+    const std::vector<int32_t>& control_ids = followed_->control_ids;
+    const auto bit = [](int32_t id) { return uint32_t{1} << (static_cast<size_t>(id) % 32); };
+    std::array<bool, 2> named{};
+    for (size_t i = 0; i < control_ids.size(); ++i) {
+      const int32_t id = control_ids[i];
+      named.at(i) = may_come(id) && (mask[static_cast<size_t>(id) / 32] & bit(id)) != 0;
+    }
+    for (size_t word = 0; word < mask.size(); ++word) mask[word] &= utf8[word];
+    for (size_t i = 0; i < control_ids.size(); ++i) {
+      if (named.at(i)) mask[static_cast<size_t>(control_ids[i]) / 32] |= bit(control_ids[i]);
+    }
+  }
+  // Of control tokens, which have no text: between whole characters, those that are named.
+  bool may_come(int32_t id) const {
+    return utf8_ == 0 &&
+           std::ranges::find(followed_->control_ids, id) != followed_->control_ids.end();
+  }
+
+  xgrammar::GrammarMatcher matcher_;
+  const std::shared_ptr<const Followed> followed_;
+  const uint64_t client_;
+  Utf8State utf8_ = 0;
+};
+
+class XgrammarConstraint final : public Constraint {
+ public:
+  XgrammarConstraint(xgrammar::CompiledGrammar grammar,
+                     std::shared_ptr<const Vocabulary> vocabulary, std::shared_ptr<MaskCache> masks,
+                     ConstraintText text)
+      : grammar_(std::move(grammar)), text_(std::move(text)) {
+    static std::atomic<uint64_t> constraints = 0;
+    followed_ = std::make_shared<const Followed>(Followed{
+        .vocabulary = std::move(vocabulary),
+        .masks = std::move(masks),
+        .control_ids = text_.form == ConstraintText::Form::kToolCalls ? control_ids_of(text_.text)
+                                                                      : std::vector<int32_t>(),
+        .number = ++constraints});
+  }
+
+  std::unique_ptr<Matcher> begin(uint64_t client) const override {
+    const Watch watch(kMatcherBounds, kMatcherRemedy);
+    return std::make_unique<XgrammarMatcher>(xgrammar::GrammarMatcher(grammar_), followed_, client);
+  }
+  // What it says of itself is two thirds of what it takes of the allocator (up to four fifths).
+  size_t bytes() const override { return grammar_.MemorySizeBytes() * 3 / 2 + text_.text.size(); }
+  const ConstraintText& text() const override { return text_; }
+
+ private:
+  const xgrammar::CompiledGrammar grammar_;
+  const ConstraintText text_;
+  std::shared_ptr<const Followed> followed_;
+};
+
+std::string ebnf_of_choices(const std::string& text) {
+  std::string ebnf = "root ::= ";
+  for (const std::string& choice : read_choices(text)) {
+    if (!ebnf.ends_with("= ")) ebnf += " | ";
+    ebnf += '"' + escaped_for_ebnf(choice) + '"';
+  }
+  return ebnf;
+}
+
+class XgrammarLibrary final : public ConstraintLibrary {
+ public:
+  XgrammarLibrary(const TokenTexts& tokens, KeptBytes most)
+      : compiler_(xgrammar::TokenizerInfo(with_control_tokens(tokens), xgrammar::VocabType::RAW,
+                                          std::nullopt, std::vector<int32_t>{}),
+                  /*max_threads=*/1, /*cache_enabled=*/false),
+        vocabulary_(std::make_shared<const Vocabulary>(tokens)),
+        masks_(std::make_shared<MaskCache>(most.masks)),
+        rules_(most.rules) {}
+
+  std::shared_ptr<const Constraint> compile(const ConstraintText& text,
+                                            const CompileBounds& bounds) override {
+    left_out.clear();
+    const Watch watch(bounds,
+                      "to compile: write it with fewer and smaller repeats, or with fewer "
+                      "properties");
+    const RuleMasks::Use use(&rules_, bounds.client);
+    try {
+      xgrammar::CompiledGrammar grammar = compiled(text);
+      if (!left_out.empty()) throw ConstraintRefused(cut(left_out, kMostRepeated));
+      return std::make_shared<XgrammarConstraint>(std::move(grammar), vocabulary_, masks_, text);
+    } catch (const ConstraintRefused& refused) {
+      throw ConstraintRefused("the constraint cannot be enforced: " + std::string(refused.what()));
+    } catch (const std::runtime_error& error) {
+      throw ConstraintRefused("the constraint cannot be compiled: " +
+                              cut(error.what(), kMostRepeated));
+    }
+  }
+
+  KeptBytes kept_bytes() const override {
+    return {.masks = masks_->bytes(), .rules = rules_.bytes()};
+  }
+
+ private:
+  // The library never lets ids come that have no text, even where a grammar names them: a byte that
+  // is in no text of UTF-8 stands for control tokens.
+  static TokenTexts with_control_tokens(TokenTexts tokens) {
+    for (std::string& text : tokens) {
+      if (text.empty()) text = "\xff";
+    }
+    return tokens;
+  }
+
+  xgrammar::CompiledGrammar compiled(const ConstraintText& text) {
+    using Form = ConstraintText::Form;
+    switch (text.form) {
+      case Form::kJson:
+        return checked(of_schema("{}"));
+      case Form::kJsonSchema:
+        return checked(of_schema(enforceable_schema(text.text)));
+      case Form::kRegex:
+        return checked(xgrammar::Grammar::FromEBNF("root ::= " + ebnf_of_regex(text.text)));
+      case Form::kGrammar:
+        check_grammar(text.text);
+        return checked(xgrammar::Grammar::FromEBNF(text.text));
+      case Form::kChoice:
+        return checked(xgrammar::Grammar::FromEBNF(ebnf_of_choices(text.text)));
+      case Form::kStructuralTag:
+        return checked(of_tags(enforceable_tags(text.text)));
+      case Form::kToolCalls:
+        break;
+    }
+    return checked(of_tags(enforceable_calls(text.text)));
+  }
+
+  static xgrammar::Grammar of_tags(const std::string& tags) {
+    auto grammar = xgrammar::Grammar::FromStructuralTag(tags);
+    if (auto* made = std::get_if<xgrammar::Grammar>(&grammar)) return std::move(*made);
+    throw ConstraintRefused(std::visit([](const auto& error) { return text_of(error); }, grammar));
+  }
+  static std::string text_of(const xgrammar::Grammar&) { return ""; }
+  static std::string text_of(const xgrammar::StructuralTagError& error) {
+    return std::visit([](const auto& one) { return cut(one.what(), kMostRepeated); }, error);
+  }
+
+  static xgrammar::Grammar of_schema(const std::string& schema) {
+    return xgrammar::Grammar::FromJSONSchema(schema, /*any_whitespace=*/true, std::nullopt,
+                                             std::nullopt, /*strict_mode=*/true, kMostWhitespace);
+  }
+
+  // Before the long part of the work.
+  xgrammar::CompiledGrammar checked(const xgrammar::Grammar& grammar) {
+    if (!left_out.empty()) throw ConstraintRefused(cut(left_out, kMostRepeated));
+    return compiler_.CompileGrammar(grammar);
+  }
+
+  xgrammar::GrammarCompiler compiler_;
+  const std::shared_ptr<const Vocabulary> vocabulary_;
+  const std::shared_ptr<MaskCache> masks_;
+  RuleMasks rules_;
+};
+
+}  // namespace
+
+std::unique_ptr<ConstraintLibrary> make_constraint_library(const TokenTexts& tokens,
+                                                           KeptBytes most) {
+  return std::make_unique<XgrammarLibrary>(tokens, most);
+}
+bool has_constraint_library() { return true; }
+
+}  // namespace recurve

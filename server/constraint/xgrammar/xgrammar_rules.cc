@@ -1,0 +1,229 @@
+#include "server/constraint/xgrammar/xgrammar_rules.h"
+
+#include <algorithm>
+#include <exception>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+#include "compiled_grammar_impl.h"
+#include "grammar_impl.h"
+#include "server/constraint/fair_cache.h"
+
+namespace recurve {
+namespace {
+
+using xgrammar::AdaptiveTokenMask;
+using xgrammar::ParserState;
+using Grammar = xgrammar::Grammar::Impl;
+using ExprType = Grammar::GrammarExprType;
+
+// By the number of the state that they are of.
+using Masks = std::vector<std::pair<int32_t, AdaptiveTokenMask>>;
+
+// All that the masks of a rule's states depend on: the rule and those that it names, and so on,
+// each with its automaton; what must come behind it; and whether it is the whole text. Rules and
+// states are numbered in the order in which they are met.
+class RuleText {
+ public:
+  RuleText(const Grammar& grammar, int32_t rule) : grammar_(grammar) {
+    const Grammar::Rule& first = grammar.GetRule(rule);
+    number_of(rule);
+    put(rule == grammar.GetRootRuleId());
+    put(first.is_exact_lookahead);
+    put_behind(first.lookahead_assertion_id);
+    for (size_t next = 0; next < rules_.size() && is_kept_; ++next) put_rule(rules_[next]);
+  }
+
+  // Empty: it says what is not looked at here, or too much.
+  std::string bytes() const {
+    if (!is_kept_) return "";
+    return std::string(reinterpret_cast<const char*>(words_.data()),
+                       words_.size() * sizeof(int32_t));
+  }
+  // Of the rule itself.
+  std::vector<int32_t> states() && { return std::move(states_); }
+
+ private:
+  static constexpr size_t kMostWords = 16384;
+
+  void put(int32_t word) {
+    words_.push_back(word);
+    is_kept_ = is_kept_ && words_.size() <= kMostWords;
+  }
+  int32_t number_of(int32_t rule) {
+    const auto [found, is_new] = numbers_.try_emplace(rule, static_cast<int32_t>(rules_.size()));
+    if (is_new) rules_.push_back(rule);
+    return found->second;
+  }
+
+  void put_rule(int32_t id) {
+    const Grammar::Rule& rule = grammar_.GetRule(id);
+    const ExprType body = grammar_.GetGrammarExpr(rule.body_expr_id).type;
+    if (rule.max_tokens >= 0 || rule.max_chars >= 0 || rule.is_lazy || rule.temperature ||
+        !rule.capture_name.empty() || grammar_.GetSuffixStopInfo(id) != nullptr ||
+        body == ExprType::kTagDispatch || body == ExprType::kTokenTagDispatch ||
+        !grammar_.per_rule_fsms[id].has_value()) {
+      is_kept_ = false;
+      return;
+    }
+    const auto& empty = grammar_.allow_empty_rule_ids;
+    put(std::binary_search(empty.begin(), empty.end(), id));
+    std::vector<int32_t> states = put_automaton(grammar_.per_rule_fsms[id]->GetFsm());
+    if (states_.empty()) states_ = std::move(states);
+  }
+
+  std::vector<int32_t> put_automaton(const xgrammar::CompactFSMWithStartEnd& automaton) {
+    std::vector<int32_t> states;
+    std::unordered_map<int32_t, int32_t> numbers;
+    const auto number_of_state = [&](int32_t state) {
+      const auto [found, is_new] = numbers.try_emplace(state, static_cast<int32_t>(states.size()));
+      if (is_new) states.push_back(state);
+      return found->second;
+    };
+    number_of_state(automaton.GetStart());
+    for (size_t next = 0; next < states.size() && is_kept_; ++next) {
+      const int32_t state = states[next];
+      const auto edges = automaton.GetFsm().GetEdges(state);
+      put(automaton.IsEndState(state));
+      put(static_cast<int32_t>(edges.size()));
+      for (const auto& edge : edges) {
+        put(edge.min);
+        put_what(edge);
+        put(number_of_state(edge.target));
+      }
+    }
+    return states;
+  }
+
+  void put_what(const xgrammar::FSMEdge& edge) {
+    if (edge.IsRuleRef()) {
+      put(number_of(edge.GetRefRuleId()));
+    } else if (edge.IsRepeatRef()) {
+      const auto repeat = grammar_.complete_fsm.GetRepeatEdgeInfo(edge.GetAuxIndex());
+      put(number_of(repeat.RuleId()));
+      put(repeat.Lower());
+      put(repeat.Upper());
+    } else if (edge.IsToken() || edge.IsExcludeToken()) {
+      is_kept_ = false;
+    } else {
+      put(edge.max);
+    }
+  }
+
+  // What must come behind the rule, as the parser reads it; -1: anything may.
+  void put_behind(int32_t id) {
+    if (id == -1) return put(-1);
+    const Grammar::GrammarExpr expr = grammar_.GetGrammarExpr(id);
+    put(static_cast<int32_t>(expr.type));
+    put(expr.size());
+    switch (expr.type) {
+      case ExprType::kByteString:
+      case ExprType::kCharacterClass:
+      case ExprType::kCharacterClassStar:
+      case ExprType::kEmptyStr:
+        for (const int32_t word : expr) put(word);
+        return;
+      case ExprType::kRuleRef:
+        return put(number_of(expr[0]));
+      case ExprType::kRepeat:
+        put(number_of(expr[0]));
+        put(expr[1]);
+        return put(expr[2]);
+      case ExprType::kSequence:
+      case ExprType::kChoices:
+        for (const int32_t part : expr) put_behind(part);
+        return;
+      default:
+        is_kept_ = false;
+    }
+  }
+
+  const Grammar& grammar_;
+  std::unordered_map<int32_t, int32_t> numbers_;
+  std::vector<int32_t> rules_, words_, states_;
+  bool is_kept_ = true;
+};
+
+ParserState state_of(const Grammar& grammar, int32_t rule, int32_t state) {
+  ParserState of(rule, grammar.GetRule(rule).body_expr_id, 0, ParserState::kNoPrevInputPos, 0);
+  of.element_id = state;
+  return of;
+}
+
+// What the calling thread uses.
+thread_local RuleMasks* used = nullptr;
+thread_local uint64_t used_for = 0;
+
+}  // namespace
+
+struct RuleMasks::Kept {
+  explicit Kept(size_t most_bytes) : masks(most_bytes) {}
+  mutable std::mutex mutex;
+  FairCache<std::string, std::shared_ptr<const Masks>> masks;
+};
+
+RuleMasks::RuleMasks(size_t most_bytes) : kept_(std::make_unique<Kept>(most_bytes)) {}
+RuleMasks::~RuleMasks() = default;
+
+size_t RuleMasks::bytes() const {
+  const std::lock_guard<std::mutex> lock(kept_->mutex);
+  return kept_->masks.bytes();
+}
+
+RuleMasks::Use::Use(RuleMasks* masks, uint64_t client) {
+  used = masks;
+  used_for = client;
+}
+RuleMasks::Use::~Use() { used = nullptr; }
+
+RuleWork::RuleWork(xgrammar::CompiledGrammar::Impl* compiled, int32_t rule)
+    : compiled_(compiled), rule_(rule), exceptions_(std::uncaught_exceptions()) {
+  if (used == nullptr || used->kept_->masks.most_bytes() == 0) return;
+  const Grammar& grammar = *compiled->grammar.ImplPtr();
+  RuleText text(grammar, rule);
+  text_ = text.bytes();
+  states_ = std::move(text).states();
+  if (text_.empty()) return;
+  std::shared_ptr<const Masks> masks;
+  {
+    RuleMasks::Kept& kept = *used->kept_;
+    const std::lock_guard<std::mutex> lock(kept.mutex);
+    const auto* const found = kept.masks.find(text_, used_for);
+    if (found == nullptr) return;
+    masks = *found;
+  }
+  for (const auto& [number, mask] : *masks) {
+    compiled->adaptive_token_mask_cache[state_of(grammar, rule, states_[number])] = mask;
+  }
+  is_done_ = true;
+}
+
+RuleWork::~RuleWork() {
+  if (is_done_ || text_.empty() || std::uncaught_exceptions() > exceptions_) return;
+  try {
+    keep();
+  } catch (const std::bad_alloc&) {  // then it is not kept
+  }
+}
+
+void RuleWork::keep() const {
+  constexpr size_t kBeside = 512;  // what one takes of the allocator otherwise, about
+  const Grammar& grammar = *compiled_->grammar.ImplPtr();
+  Masks masks;
+  size_t bytes = text_.size() + kBeside;
+  for (size_t number = 0; number < states_.size(); ++number) {
+    const auto found =
+        compiled_->adaptive_token_mask_cache.find(state_of(grammar, rule_, states_[number]));
+    if (found == compiled_->adaptive_token_mask_cache.end())
+      continue;  // no state to read a byte in
+    masks.emplace_back(static_cast<int32_t>(number), found->second);
+    bytes += MemorySize(found->second) + sizeof(masks[0]);
+  }
+  RuleMasks::Kept& kept = *used->kept_;
+  auto shared = std::make_shared<const Masks>(std::move(masks));
+  const std::lock_guard<std::mutex> lock(kept.mutex);
+  kept.masks.keep(text_, std::move(shared), bytes, used_for);
+}
+
+}  // namespace recurve

@@ -1,0 +1,225 @@
+#include "server/http/openai/fields/request_fields.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "server/http/body_fields.h"
+#include "server/http/openai/fields/tool_fields.h"
+#include "server/http/openai/models.h"
+
+namespace recurve {
+namespace {
+
+// As floats: what is too large for one is out of every range.
+void set(const ClientJson& body, const char* field, float* to) {
+  if (const auto value = number_of(body, field)) *to = static_cast<float>(*value);
+}
+template <typename T>
+void set(const std::optional<T>& value, T* to) {
+  if (value) *to = *value;
+}
+
+std::vector<std::pair<int32_t, float>> biases_of(const ClientJson& body) {
+  std::vector<std::pair<int32_t, float>> biases;
+  const ClientJson* map = find(body, "logit_bias");
+  if (map == nullptr) return biases;
+  if (!map->is_object()) throw BadField("logit_bias", "logit_bias must be an object");
+  for (const auto& [key, bias] : map->items()) {
+    const bool digits =
+        !key.empty() && key.size() <= 9 && key.find_first_not_of("0123456789") == std::string::npos;
+    if (!digits || !bias.is_number()) {
+      throw BadField("logit_bias", "logit_bias must map token ids to numbers");
+    }
+    biases.emplace_back(std::stoi(key), bias.get<float>());
+  }
+  return biases;
+}
+
+std::vector<std::string> stops_of(const ClientJson& body) {
+  const ClientJson* stop = find(body, "stop");
+  if (stop == nullptr) return {};
+  if (stop->is_string()) return {stop->get<std::string>()};
+  std::vector<std::string> stops;
+  const auto is_text = [](const ClientJson& one) { return one.is_string(); };
+  if (!stop->is_array() || !std::all_of(stop->begin(), stop->end(), is_text)) {
+    throw BadField("stop", "stop must be a string or a list of strings");
+  }
+  for (const ClientJson& one : *stop) stops.push_back(one.get<std::string>());
+  return stops;
+}
+
+void read_sampling(ClientJson& body, TextRequest* asked) {
+  SamplingParams& p = asked->sampling;
+  set(body, "temperature", &p.temperature);
+  set(body, "top_p", &p.top_p);
+  set(body, "min_p", &p.min_p);
+  set(body, "typical_p", &p.typical_p);
+  set(body, "repetition_penalty", &p.repetition_penalty);
+  set(body, "presence_penalty", &p.presence_penalty);
+  set(body, "frequency_penalty", &p.frequency_penalty);
+  set(int32_of(body, "top_k"), &p.top_k);
+  if (p.top_k == -1) p.top_k = 0;  // as others say: all
+  set(int32_of(body, "min_tokens"), &p.min_tokens);
+  set(bool_of(body, "ignore_eos"), &p.ignore_eos);
+  p.logit_bias = biases_of(body);
+  p.stop_ids = take_ids(body, "stop_token_ids");
+  p.allowed_ids = take_ids(body, "allowed_token_ids");
+  if (const auto seed = integer_of(body, "seed")) asked->seed = static_cast<uint64_t>(*seed);
+}
+
+std::string role_of(const ClientJson& message) {
+  if (!message.is_object()) throw BadField("messages", "each of messages must be an object");
+  return string_of(message, "role").value_or("");
+}
+
+// Whether a message has more than its role and a text.
+bool has_fields(const ClientJson& message) {
+  if (!message.is_object()) return false;
+  const auto plain = [](const auto& item) {
+    return item.key() == "role" || (item.key() == "content" && item.value().is_string());
+  };
+  const auto items = message.items();
+  return !std::all_of(items.begin(), items.end(), plain);
+}
+
+// Content, and all other fields as the template reads them.
+void read_message(ClientJson& message, ValueBudget& budget, ChatMessage* to) {
+  ClientJson fields = ClientJson::object();
+  for (auto& [name, value] : *message.get_ptr<ClientJson::object_t*>()) {
+    if (name == "role" || value.is_null()) continue;
+    if (name == "content" && value.is_string()) {
+      to->content = std::move(value.get_ref<std::string&>());
+      continue;
+    }
+    if (name == "tool_calls") read_arguments(value, budget);
+    // Names come once: they need not be looked for.
+    fields.get_ptr<ClientJson::object_t*>()->emplace_back(name, std::move(value));
+  }
+  if (!fields.empty()) to->fields_json = dump(fields);
+}
+
+void read_template_fields(const ClientJson& body, Conversation* to) {
+  if (wants_tools(body)) to->tools_json = dump(body.at("tools"));
+  if (const ClientJson* variables = template_variables(body)) to->variables_json = dump(*variables);
+}
+
+std::optional<PrefixWish> prefix_of(const ClientJson& body) {
+  const auto said = string_of(body, "prefix");
+  if (!said) return std::nullopt;
+  if (*said == "off") return PrefixWish::kOff;
+  if (*said == "use") return PrefixWish::kUse;
+  if (*said == "use-and-keep") return PrefixWish::kUseAndKeep;
+  throw BadField("prefix", "prefix must be \"off\", \"use\" or \"use-and-keep\"");
+}
+
+std::vector<int64_t> prefix_points_of(const ClientJson& body) {
+  std::vector<int64_t> points;
+  const ClientJson* list = find(body, "prefix_points");
+  if (list == nullptr) return points;
+  const auto whole = [](const ClientJson& point) { return point.is_number_integer(); };
+  if (!list->is_array() || !std::all_of(list->begin(), list->end(), whole)) {
+    throw BadField("prefix_points", "prefix_points must be a list of whole numbers");
+  }
+  for (const ClientJson& point : *list) points.push_back(point.get<int64_t>());
+  return points;
+}
+
+}  // namespace
+
+void read_session(const ClientJson& body, std::string* session) {
+  auto said = string_of(body, "session");
+  if (!said) return;
+  if (!session->empty() && *said != *session) {
+    throw BadField("session", "session must be the one that x-recurve-session names, or left out");
+  }
+  *session = *std::move(said);
+}
+
+void read_common(ClientJson& body, TextRequest* asked, OpenAiForm* form) {
+  read_sampling(body, asked);
+  asked->stop_strings = stops_of(body);
+  set(bool_of(body, "include_stop_str_in_output"), &asked->include_stop);
+  set(int32_of(body, "n"), &asked->choices);
+  set(int32_of(body, "priority"), &asked->priority);
+  set(prefix_of(body), &asked->prefix);
+  asked->prefix_points = prefix_points_of(body);
+  set(bool_of(body, "add_special_tokens"), &asked->add_special_tokens);
+  read_session(body, &asked->session);
+  form->choices = asked->choices;
+  set(bool_of(body, "stream"), &form->stream);
+  const ClientJson* options = find(body, "stream_options");
+  if (options == nullptr) return;
+  if (!options->is_object()) throw BadField("stream_options", "stream_options must be an object");
+  set(bool_of(*options, "include_usage"), &form->usage);
+  set(bool_of(*options, "continuous_usage_stats"), &form->usage_each);
+}
+
+const ClientJson* template_variables(const ClientJson& body) {
+  const ClientJson* variables = find(body, "chat_template_kwargs");
+  if (variables != nullptr && !variables->is_object()) {
+    throw BadField("chat_template_kwargs", "chat_template_kwargs must be an object");
+  }
+  constexpr size_t kMost = 1024, kMostBytes = 1 << 20;
+  if (variables != nullptr && variables->size() > kMost) {
+    throw BadField("chat_template_kwargs",
+                   fmt::format("chat_template_kwargs must have at most {} names, got {}", kMost,
+                               variables->size()));
+  }
+  const size_t bytes = variables == nullptr ? 0 : dump(*variables).size();
+  if (bytes <= kMostBytes) return variables;
+  throw BadField(
+      "chat_template_kwargs",
+      fmt::format("chat_template_kwargs must have at most {} bytes, got {}", kMostBytes, bytes));
+}
+
+void check_messages(const ClientJson& list, const char* field, size_t bytes) {
+  const size_t most = most_messages(bytes);
+  if (list.size() <= most) return;
+  throw BadField(field, fmt::format("{} must have at most {} entries in a body of {} bytes, got {}",
+                                    field, most, bytes, list.size()));
+}
+
+Conversation conversation_of(ClientJson& body, size_t bytes) {
+  ClientJson* messages = find(body, "messages");
+  if (messages == nullptr || !messages->is_array()) {
+    throw BadField("messages", "messages must be a list of messages");
+  }
+  check_messages(*messages, "messages", bytes);
+  Conversation to;
+  to.messages.reserve(messages->size());
+  ValueBudget budget{.most = most_values(bytes)};
+  for (ClientJson& message : *messages) {
+    ChatMessage& read = to.messages.emplace_back(ChatMessage{.role = role_of(message)});
+    if (has_fields(message)) {
+      read_message(message, budget, &read);
+    } else {
+      read.content = take_string(message, "content");
+    }
+  }
+  *messages = nullptr;
+  read_template_fields(body, &to);
+  to.continue_final_message = bool_of(body, "continue_final_message").value_or(false);
+  to.add_generation_prompt =
+      bool_of(body, "add_generation_prompt").value_or(!to.continue_final_message);
+  return to;
+}
+
+Refused read_body(std::string text, const WorkLimits& limits, Resource resource,
+                  const Serving& serving, const std::function<void(ClientJson& body)>& read) {
+  try {
+    ClientJson body = parse_object(text, limits);
+    std::string().swap(text);
+    const auto name = string_of(body, "model");  // who names none means the one that there is
+    if (name) {
+      if (Refused refused = check_model(*name, serving)) return refused;
+    }
+    check_fields(body, resource);
+    read(body);
+    return {};
+  } catch (const BadField& error) {
+    return invalid(error.field, "{}", error.what());
+  }
+}
+
+}  // namespace recurve

@@ -1,0 +1,139 @@
+#include "server/http/openai/responses/response_items.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "server/http/openai/fields/tool_fields.h"
+
+namespace recurve {
+
+using nlohmann::json;
+
+std::string ResponseItems::add_text(const std::string& text, json logprobs) {
+  // Tokens of calls have no text, and are of no message.
+  const bool in_message = !items_.empty() && !items_.back().is_call;
+  if (text.empty() && (logprobs.empty() || !in_message)) return {};
+  std::string events;
+  if (!in_message) events = open({});
+  Item& item = items_.back();
+  item.text += text;
+  item.logprobs.insert(item.logprobs.end(), logprobs.begin(), logprobs.end());
+  json fields = place();
+  fields["content_index"] = 0;
+  fields["delta"] = text;
+  fields["logprobs"] = std::move(logprobs);
+  return events + event_("response.output_text.delta", std::move(fields));
+}
+
+std::string ResponseItems::add_call(const ToolCallPart& part) {
+  std::string events;
+  if (!part.name.empty()) {
+    ToolCallPart begun = part;
+    begun.arguments.clear();
+    events = open({.is_call = true, .call = std::move(begun)});
+  }
+  if (part.arguments.empty()) return events;
+  items_.back().call.arguments += part.arguments;
+  json fields = place();
+  fields["delta"] = part.arguments;
+  return events + event_("response.function_call_arguments.delta", std::move(fields));
+}
+
+std::string ResponseItems::end(const char* status) {
+  std::string events;
+  if (items_.empty()) events = open({});
+  return events + close(status);
+}
+
+std::string ResponseItems::open(Item item) {
+  std::string events;
+  if (!items_.empty()) events = close("completed");
+  const size_t index = items_.size();
+  item.id = fmt::format("{}_{}{}", item.is_call ? "fc" : "msg", stem_,
+                        index == 0 ? "" : fmt::format("_{}", index));
+  json begun = object_of(item);
+  if (!item.is_call) begun["content"] = json::array();
+  items_.push_back(std::move(item));
+  events += event_("response.output_item.added", {{"output_index", index}, {"item", begun}});
+  if (items_.back().is_call) return events;
+  json fields = place();
+  fields["content_index"] = 0;
+  fields["part"] = text_part(items_.back());
+  return events + event_("response.content_part.added", std::move(fields));
+}
+
+std::string ResponseItems::close(const char* status) {
+  Item& item = items_.back();
+  item.status = status;
+  std::string events;
+  json done = place();
+  if (item.is_call) {
+    done["arguments"] = item.call.arguments;
+    done["name"] = item.call.name;
+    events = event_("response.function_call_arguments.done", std::move(done));
+  } else {
+    json part = place();
+    part["content_index"] = done["content_index"] = 0;
+    done["text"] = item.text;
+    done["logprobs"] = item.logprobs;
+    part["part"] = text_part(item);
+    events = event_("response.output_text.done", std::move(done));
+    events += event_("response.content_part.done", std::move(part));
+  }
+  return events + event_("response.output_item.done",
+                         {{"output_index", items_.size() - 1}, {"item", object_of(item)}});
+}
+
+json ResponseItems::list() const {
+  json list = json::array();
+  for (const Item& item : items_) list.push_back(object_of(item));
+  return list;
+}
+
+std::string ResponseItems::text() const {
+  std::string text;
+  for (const Item& item : items_) text += item.text;
+  return text;
+}
+
+ClientJson ResponseItems::calls() const {
+  ClientJson calls = ClientJson::array();
+  for (const Item& item : items_) {
+    if (!item.is_call) continue;
+    ValueBudget budget{.most = item.call.arguments.size()};
+    auto arguments = json_object(item.call.arguments, budget);
+    if (!arguments) continue;
+    calls.push_back({{"id", item.call.id},
+                     {"type", "function"},
+                     {"function", {{"name", item.call.name}, {"arguments", *arguments}}}});
+  }
+  return calls;
+}
+
+json ResponseItems::object_of(const Item& item) {
+  if (item.is_call) {
+    return {{"type", "function_call"}, {"id", item.id},
+            {"status", item.status},   {"call_id", item.call.id},
+            {"name", item.call.name},  {"arguments", item.call.arguments}};
+  }
+  return {{"type", "message"},
+          {"id", item.id},
+          {"status", item.status},
+          {"role", "assistant"},
+          {"content", json::array({text_part(item)})}};
+}
+
+json ResponseItems::text_part(const Item& item) {
+  return {{"type", "output_text"},
+          {"text", item.text},
+          {"annotations", json::array()},
+          {"logprobs", item.logprobs}};
+}
+
+// Of what is said of the last item.
+json ResponseItems::place() const {
+  return {{"item_id", items_.back().id}, {"output_index", items_.size() - 1}};
+}
+
+}  // namespace recurve

@@ -1,0 +1,49 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "server/serving/events.h"
+#include "server/serving/validate.h"
+#include "server/text/chat/tool_call_parser.h"
+#include "server/text/stop_matcher.h"
+#include "server/text/stream_decoder.h"
+#include "server/text/tokenizers/tokenizer.h"
+
+namespace recurve {
+
+// One choice of a request on its way from tokens to text. One thread at a time.
+class Answer {
+ public:
+  // The tokenizer outlives the answer.
+  Answer(const Tokenizer& tokenizer, const ParsedRequest& parsed);
+
+  // Appends a token, and the text that has become certain with it, to the delta. A token after a
+  // stop string has matched is surplus and adds nothing. `ends`: the answer ends with this very
+  // token, an end-of-sequence or stop id.
+  void add(SampledToken token, bool ends, AnswerDelta* delta);
+  // Appends what was held back. Nothing is added afterwards.
+  void finish(AnswerDelta* delta);
+
+  bool stopped() const { return matcher_ && matcher_->matched(); }
+  const std::string& stop_string() const { return matcher_->matched_text(); }  // if stopped()
+  // Added so far, surplus ones not counted.
+  int64_t tokens() const { return tokens_; }
+  // Calls of tools that have all of their arguments.
+  int32_t tool_calls() const { return calls_ ? calls_->whole_calls() : 0; }
+  // The last call has not all of them yet.
+  bool in_call() const { return calls_ && calls_->cut(); }
+
+ private:
+  void add_text(const std::string& text, AnswerDelta* delta);
+  void say(const std::string& text, AnswerDelta* delta);
+
+  const bool include_stop_;
+  StreamDecoder decoder_;
+  std::optional<StopMatcher> matcher_;  // if there are stop strings
+  const std::optional<ToolReading> tools_;
+  std::optional<ToolCallParser> calls_;  // if tools may be called
+  int64_t tokens_ = 0;
+};
+
+}  // namespace recurve

@@ -1,0 +1,173 @@
+#include "server/serving/chat_prompt.h"
+
+#include <algorithm>
+
+namespace recurve {
+namespace {
+
+Refused check_messages(const Conversation& messages, const RequestRules& rules) {
+  if (rules.chat.format == nullptr) return invalid("messages", "messages: {}", rules.chat.problem);
+  if (messages.messages.empty()) {
+    return invalid("messages", "messages must have at least one message, got none");
+  }
+  if (messages.continue_final_message && messages.add_generation_prompt) {
+    return invalid("continue_final_message",
+                   "add_generation_prompt and continue_final_message must not both be true");
+  }
+  return {};
+}
+
+Refused encode(const RangedText& text, TextPosition position, const RequestRules& rules,
+               const WorkLimits& limits, std::vector<int32_t>* ids) {
+  try {
+    *ids = rules.tokenizer->encode(text, position, limits);
+    return {};
+  } catch (const TooManyTokens&) {
+    return too_many_tokens(rules);
+  }
+}
+
+using Write = RangedText (ChatTemplate::*)(const ChatInput&) const;
+
+Refused read(const ChatInput& input, Write write, TextPosition position, const RequestRules& rules,
+             std::vector<int32_t>* ids) {
+  try {
+    return encode(((*rules.chat.format).*write)(input), position, rules, input.work, ids);
+  } catch (const ChatError& error) {
+    return invalid("messages", "messages: {}", error.what());
+  }
+}
+
+// Parses the conversation once for all that is to be read of it; to_ids(input) reads.
+template <typename ToIds>
+Refused with_input(Conversation messages, const WorkLimits& limits, const ToIds& to_ids) {
+  try {
+    return to_ids(ChatInput(std::move(messages), limits));
+  } catch (const ChatError& error) {
+    return invalid("messages", "messages: {}", error.what());
+  }
+}
+
+// Takes the first `begin` bytes off.
+void drop_front(size_t begin, RangedText* text) {
+  text->text.erase(0, begin);
+  std::vector<ByteRange> ranges;
+  for (const ByteRange& range : text->ranges) {
+    if (range.end <= begin) continue;
+    ranges.push_back({std::max(range.begin, begin) - begin, range.end - begin});
+  }
+  text->ranges = std::move(ranges);
+}
+
+std::string sentence_of(const Refused& refused) { return refused ? refused->message : ""; }
+
+// For a session, whose state must be one that later messages can go on from: as one that begins and
+// as one that goes on, of which at least one must be possible.
+Refused read_session(const ChatInput& input, const RequestRules& rules, Request* request) {
+  const Refused start =
+      read(input, &ChatTemplate::render_start, TextPosition::kStart, rules, &request->prompt.ids);
+  PromptReading& continued = request->continued_prompt.emplace();
+  const Refused on = read(input, &ChatTemplate::render_continuation, TextPosition::kContinued,
+                          rules, &continued.ids);
+  continued.refusal = sentence_of(on);
+  continued.replaces_pending = rules.tokens.eos;
+  if (!continued.ids.empty() && rules.tokenizer->is_special(continued.ids.front())) {
+    continued.replaces_pending.push_back(continued.ids.front());
+  }
+  if (on) return start;
+  request->prompt.refusal = sentence_of(start);
+  return {};
+}
+
+// How many of the ids stand in front of that message, about: what is behind it alone is read anew,
+// however long the conversation is. 0 where the chat template does not write those before it alone.
+int64_t tokens_before_message(const ChatInput& messages, size_t index,
+                              const std::vector<int32_t>& ids, const RequestRules& rules) {
+  std::vector<int32_t> rest;
+  try {
+    std::string alone = rules.chat.format->render(messages.first(index)).text;
+    RangedText text = rules.chat.format->render(messages);
+    auto parts = static_cast<size_t>(std::ranges::mismatch(alone, text.text).in1 - alone.begin());
+    std::string().swap(alone);
+    while (parts > 0 && (text.text[parts] & 0xc0) == 0x80) --parts;  // within a character
+    drop_front(parts, &text);
+    if (encode(text, TextPosition::kContinued, rules, messages.work, &rest)) return 0;
+  } catch (const ChatError&) {
+    return 0;
+  }
+  const int64_t behind =
+      std::mismatch(ids.rbegin(), ids.rend(), rest.rbegin(), rest.rend()).first - ids.rbegin();
+  return behind == 0 ? 0 : static_cast<int64_t>(ids.size()) - behind;
+}
+
+// Where the template closes an answer with a token, so does the model that was trained on it,
+// whatever its config says.
+void end_with_turn(const RequestRules& rules, SamplingParams* sampling) {
+  if (!rules.answer_end || sampling->ignore_eos) return;
+  const auto contains = [&](const std::vector<int32_t>& ids) {
+    return std::find(ids.begin(), ids.end(), *rules.answer_end) != ids.end();
+  };
+  if (contains(rules.tokens.eos) || contains(sampling->stop_ids)) return;
+  sampling->stop_ids.push_back(*rules.answer_end);
+}
+
+}  // namespace
+
+Refused read_messages(Conversation messages, bool continued, const RequestRules& rules,
+                      const WorkLimits& limits, std::vector<int32_t>* ids) {
+  if (Refused refused = check_messages(messages, rules)) return refused;
+  return with_input(std::move(messages), limits, [&](const ChatInput& input) {
+    return continued ? read(input, &ChatTemplate::render_continuation, TextPosition::kContinued,
+                            rules, ids)
+                     : read(input, &ChatTemplate::render, TextPosition::kStart, rules, ids);
+  });
+}
+
+Refused read_messages(Conversation messages, const RequestRules& rules, const WorkLimits& limits,
+                      Request* request, const std::function<Refused(const ChatInput&)>& then) {
+  if (Refused refused = check_messages(messages, rules)) return refused;
+  return with_input(std::move(messages), limits, [&](const ChatInput& input) {
+    Refused refused =
+        request->session.empty()
+            ? read(input, &ChatTemplate::render, TextPosition::kStart, rules, &request->prompt.ids)
+            : read_session(input, rules, request);
+    if (refused) return refused;
+    end_with_turn(rules, &request->sampling);
+    return then(input);
+  });
+}
+
+int64_t common_ids(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
+  return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
+}
+
+int64_t tokens_of_messages(const ChatInput& messages, size_t count, const std::vector<int32_t>& ids,
+                           const RequestRules& rules) {
+  std::vector<int32_t> alone;
+  const Refused refused =
+      read(messages.first(count), &ChatTemplate::render, TextPosition::kStart, rules, &alone);
+  return refused ? 0 : common_ids(ids, alone);
+}
+
+std::vector<int64_t> likely_places(const ChatInput& messages, const std::vector<int32_t>& ids,
+                                   const RequestRules& rules) {
+  std::vector<int64_t> places;
+  const bool has_system = messages.systems > 0;
+  if (messages.sent.size() > 1 && has_system) {
+    places.push_back(tokens_of_messages(messages, 1, ids, rules));
+  }
+  const size_t index = messages.behind_question;
+  if (index > (has_system ? 2 : 1)) {
+    places.push_back(tokens_before_message(messages, index - 1, ids, rules));
+  }
+  return places;
+}
+
+std::optional<int32_t> find_answer_end(const Chat& chat, const Tokenizer& tokenizer) {
+  if (chat.format == nullptr) return {};
+  const std::vector<int32_t> ids = tokenizer.encode(chat.format->answer_end());
+  if (ids.empty() || !tokenizer.is_special(ids.front())) return {};
+  return ids.front();
+}
+
+}  // namespace recurve

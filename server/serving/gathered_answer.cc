@@ -1,0 +1,110 @@
+#include "server/serving/gathered_answer.h"
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "server/text/utf8.h"
+
+namespace recurve {
+namespace {
+
+constexpr int64_t kTokenBytes = 32;  // of each token, whatever its text
+
+int64_t bytes_of_logprobs(const std::optional<int32_t>& logprobs, const LongestTokens& longest,
+                          const GatheredForm& form) {
+  if (!logprobs) return 0;
+  const auto likeliest = static_cast<size_t>(std::clamp(*logprobs, 0, kMaxLogprobs));
+  const auto sum =
+      longest.sums.empty() ? 0 : longest.sums[std::min(likeliest, longest.sums.size() - 1)];
+  return form.entry * static_cast<int64_t>(1 + likeliest) + form.entry_text * sum;
+}
+
+Refused hold(Serving& serving, const Identity& caller, Refusal too_much, int64_t bytes,
+             ByteBudget::Share* share) {
+  if (bytes > serving.options.max_gathered_bytes / 2) return too_much;
+  *share = serving.gathered_bytes.take(bytes, caller.share());
+  if (*share) return {};
+  return refuse(
+      EndReason::kExhausted,
+      fmt::format("the whole answer may take {} MB, and answers under way fill the memory for "
+                  "these: ask for less, stream it, or try again later",
+                  bytes >> 20));
+}
+
+}  // namespace
+
+int64_t bytes_in_json(std::string_view text) {
+  if (!is_valid_utf8(text)) return 6 + 5 * static_cast<int64_t>(text.size());
+  int64_t bytes = 0;
+  for (const char c : text)
+    bytes += static_cast<unsigned char>(c) < ' ' ? 6 : c == '"' || c == '\\' ? 2 : 1;
+  return bytes;
+}
+
+int64_t bytes_in_json(std::span<const int32_t> ids, const Tokenizer& tokenizer) {
+  int64_t bytes = 0;
+  for (const int32_t id : ids) bytes += bytes_in_json(tokenizer.token_bytes(id));
+  return bytes;
+}
+
+LongestTokens longest_tokens(const Tokenizer& tokenizer, int32_t ids) {
+  LongestTokens longest;
+  std::vector<int64_t> sizes;
+  for (int32_t id = 0; id < ids; ++id) {
+    const std::string_view text = tokenizer.token_bytes(id);
+    sizes.push_back(static_cast<int64_t>(text.size()));
+    longest.in_json = std::max(longest.in_json, bytes_in_json(text));
+  }
+  std::ranges::sort(sizes, std::greater());
+  sizes.resize(std::min(sizes.size(), size_t{kMaxLogprobs + 1}));
+  for (const int64_t size : sizes) {
+    longest.sums.push_back(size + (longest.sums.empty() ? 0 : longest.sums.back()));
+  }
+  return longest;
+}
+
+// What is out of range is refused by its own name before there is an answer.
+int64_t most_bytes_gathered(const TextRequest& asked, const RequestRules& rules,
+                            const GatheredForm& form) {
+  const int32_t most = rules.max_generated_tokens;
+  const int64_t tokens = std::clamp(asked.max_tokens.value_or(kDefaultMaxTokens), 0, most);
+  const int64_t choices = std::clamp(asked.choices, 1, std::max(rules.max_choices, 1));
+  const LongestTokens& longest = rules.longest;
+  int64_t bytes = 0;
+  if (form.answer) {
+    bytes = tokens * (kTokenBytes + form.text * longest.in_json +
+                      bytes_of_logprobs(asked.logprobs, longest, form));
+  }
+  const auto* ids = std::get_if<std::vector<int32_t>>(&asked.prompt);
+  if (asked.prompt_logprobs && ids != nullptr) {
+    bytes += static_cast<int64_t>(ids->size()) *
+             (kTokenBytes + bytes_of_logprobs(asked.prompt_logprobs, longest, form));
+  }
+  return choices * bytes;
+}
+
+Refused hold_gathered(Serving& serving, const Identity& caller, std::span<const TextRequest> asked,
+                      const GatheredForm& form, ByteBudget::Share* share) {
+  constexpr int64_t kEscaped = 6;  // bytes that JSON may write for one
+  int64_t bytes = form.repeated * (form.text * kEscaped);
+  for (const TextRequest& one : asked) bytes += most_bytes_gathered(one, serving.rules, form);
+  return hold(serving, caller,
+              invalid("max_tokens",
+                      "the whole answer may take {} MB by max_tokens, n and logprobs, and at most "
+                      "{} MB are gathered: stream it, or ask for less",
+                      bytes >> 20, serving.options.max_gathered_bytes >> 21),
+              bytes, share);
+}
+
+Refused hold_answer(Serving& serving, const Identity& caller, const char* field, int64_t bytes,
+                    ByteBudget::Share* share) {
+  return hold(serving, caller,
+              invalid(field, "the answer takes {} MB, and may take {} MB at most: send {} in parts",
+                      bytes >> 20, serving.options.max_gathered_bytes >> 21, field),
+              bytes, share);
+}
+
+}  // namespace recurve

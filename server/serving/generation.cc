@@ -1,0 +1,182 @@
+#include "server/serving/generation.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace recurve {
+
+Refused Generation::begin() {
+  TextRequest asked;
+  ParsedRequest& parsed = parsed_.emplace();
+  Refused refused = door_.read(&asked);
+  if (!refused) refused = validate(std::move(asked), serving_.rules, limits(), &parsed);
+  if (refused) return refused;
+  acknowledges_ = parsed.request.wait_for_acknowledgement;
+  logprobs_ = parsed.request.sampling.logprobs >= 0;
+  seed_ = parsed.request.sampling.seed;
+  const Answer first(*serving_.rules.tokenizer, parsed);  // copies share the stop strings
+  for (size_t c = 0; c < parsed.request.streams.size(); ++c) choices_.push_back({first});
+  if (parsed.constraint) return compile();
+  ParsedRequest ready = std::move(parsed);
+  parsed_.reset();
+  return submit(ready);
+}
+
+// A request waits for its constraint in front of the queue, and holds nothing.
+Refused Generation::compile() {
+  auto outcome = serving_.constraints->compile(
+      *parsed_->constraint, caller_.group(), [this] { poke(); }, &waiter_);
+  return outcome ? compiled(*std::move(outcome)) : Refused();
+}
+
+Refused Generation::compiled(ConstraintCompiler::Outcome outcome) {
+  ParsedRequest parsed = *std::move(parsed_);
+  parsed_.reset();
+  if (outcome.full) {
+    return refuse(EndReason::kExhausted,
+                  "too many constraints wait to be compiled: try again later");
+  }
+  if (outcome.constraint == nullptr) return invalid(parsed.constraint_field, "{}", outcome.refusal);
+  parsed.request.sampling.constraint = std::move(outcome.constraint);
+  return submit(parsed);
+}
+
+void Generation::look(bool busy) {
+  if (parsed_) {
+    auto outcome = waiter_.outcome();
+    if (!outcome) return;
+    waiter_.forget();
+    if (Refused refused = compiled(*std::move(outcome))) end(std::move(refused));
+    return;
+  }
+  for (size_t c = 0; c < choices_.size(); ++c) {
+    // The engine accepts all choices before it gives a token to one, but this may look in between.
+    if (c > 0 && !accepted_ && !choices_[0].ending) return;
+    if (!choices_[c].ending) look_at(c, busy);
+  }
+  const bool all_ended =
+      std::all_of(choices_.begin(), choices_.end(), [](const Choice& c) { return c.ending; });
+  if (all_ended) conclude();
+}
+
+void Generation::look_at(size_t index, bool busy) {
+  Choice& choice = choices_[index];
+  TokenStream::Gathered gathered = take(index);
+  if (gathered.accepted && !std::exchange(accepted_, true)) send_accepted(*gathered.accepted);
+  if (index == 0 && !gathered.prompt.empty()) send_scored(std::move(gathered.prompt));
+  const bool new_tokens = !gathered.tokens.empty();
+  if (new_tokens) time_tokens(choice, gathered.tokens.size());
+  add_tokens(index, gathered);
+  if (gathered.ending) {
+    choice.answer.finish(&choice.delta);
+    choice.ending = std::move(gathered.ending);
+  } else {
+    steer(index, new_tokens);
+  }
+  if (!busy || choice.ending) send_delta(index);
+}
+
+void Generation::send_accepted(const Accepted& accepted) {
+  door_.send(RequestAccepted{.request_id = id_,
+                             .prompt_tokens = accepted.prompt_tokens,
+                             .session_position = accepted.session_position,
+                             .seed = accepted.seed.value_or(seed_)});
+}
+
+void Generation::send_scored(std::vector<SampledToken> tokens) {
+  PromptScored scored;
+  size_t size = 0;
+  for (SampledToken& token : tokens) {
+    size += size_of(token, true);
+    scored.tokens.push_back(std::move(token));
+    if (size < kEventBytes && &token != &tokens.back()) continue;
+    door_.send(std::exchange(scored, {}));
+    size = 0;
+  }
+}
+
+void Generation::add_tokens(size_t index, TokenStream::Gathered& gathered) {
+  const bool ends = gathered.ending && (gathered.ending->reason == EndReason::kEos ||
+                                        gathered.ending->reason == EndReason::kStopId);
+  Choice& choice = choices_[index];
+  for (SampledToken& token : gathered.tokens) {
+    choice.token_bytes += size_of(token, logprobs_);
+    choice.answer.add(std::move(token), ends && &token == &gathered.tokens.back(), &choice.delta);
+    if (choice.token_bytes + choice.delta.text.size() >= kEventBytes) send_delta(index);
+  }
+}
+
+void Generation::send_delta(size_t index) {
+  Choice& choice = choices_[index];
+  if (choice.delta.empty()) return;
+  choice.delta.choice = static_cast<int32_t>(index);
+  choice.delta.logprobs = logprobs_;
+  door_.send(std::exchange(choice.delta, {}));
+  choice.token_bytes = 0;
+}
+
+// Tells the engine what the text means for the tokens to come.
+void Generation::steer(size_t index, bool new_tokens) {
+  Choice& choice = choices_[index];
+  if (choice.answer.stopped()) {
+    if (std::exchange(choice.told_to_stop, true)) return;
+    streams_[index]->stop_after(choice.answer.tokens());
+    serving_.queue.wake();
+  } else if (acknowledges_ && new_tokens) {
+    streams_[index]->acknowledge(choice.answer.tokens());
+    serving_.queue.wake();
+  }
+}
+
+// Tokens that came together share the time since those before.
+void Generation::time_tokens(Choice& choice, size_t tokens) {
+  const Clock::time_point now = Clock::now();
+  if (!choice.last_token) {
+    const bool first = std::none_of(choices_.begin(), choices_.end(),
+                                    [](const Choice& c) { return c.last_token.has_value(); });
+    if (first) serving_.metrics.observe_ttft(seconds_between(arrival_, now));
+  } else {
+    const double gap = seconds_between(*choice.last_token, now);
+    for (size_t i = 0; i < tokens; ++i) {
+      serving_.metrics.observe_inter_token(gap / static_cast<double>(tokens));
+    }
+  }
+  choice.last_token = now;
+}
+
+void Generation::conclude() {
+  for (const Choice& choice : choices_) {
+    if (choice.answer.stopped()) continue;
+    if (auto refused = failure_of(*choice.ending)) return end(refused, &*choice.ending);
+  }
+  AnswerEnd all = end_of_all();
+  const StreamEnd usage = all.usage;
+  door_.send(std::move(all));
+  end({}, &usage);
+}
+
+AnswerEnd Generation::end_of_all() const {
+  AnswerEnd all{.choices = {}, .usage = *choices_[0].ending};
+  StreamEnd& usage = all.usage;
+  usage.generated_tokens = 0;
+  for (const Choice& choice : choices_) {
+    const StreamEnd& ending = *choice.ending;
+    ChoiceEnd& end = all.choices.emplace_back();
+    end.reason = choice.answer.stopped() ? EndReason::kStopString : ending.reason;
+    if (choice.answer.stopped()) {
+      end.stop_string = choice.answer.stop_string();
+    } else {
+      end.stop_id = ending.stop_id;
+    }
+    end.tool_calls = choice.answer.tool_calls();
+    end.cut_call = choice.answer.in_call();
+    end.generated_tokens = choice.answer.tokens();
+    end.decode_seconds = ending.decode_seconds;
+    usage.generated_tokens += choice.answer.tokens();
+    usage.decode_seconds = std::max(usage.decode_seconds, ending.decode_seconds);
+  }
+  if (choices_[0].answer.stopped()) usage.reason = EndReason::kStopString;
+  return all;
+}
+
+}  // namespace recurve

@@ -1,0 +1,341 @@
+#include "server/serving/served_call.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "server/observe/log.h"
+#include "server/text/work_limits.h"
+
+namespace recurve {
+namespace {
+
+// Events that wait to be written, before tokens are left where the engine sees them.
+constexpr size_t kMostQueued = 2;
+
+}  // namespace
+
+ServedCall::ServedCall(Serving& serving, Door& door, Executor& executor)
+    : Strand(executor), serving_(serving), door_(door) {
+  serving_.registry.enter(this);
+  serving_.metrics.request_received();
+}
+
+ServedCall::~ServedCall() {
+  message_share_ = {};
+  leave_share();
+  const bool was_refused = refusal_.has_value();
+  CallRegistry& registry = serving_.registry;
+  door_.released();
+  // Only now: until here it uses what goes when no call is left.
+  registry.gone(was_refused);
+}
+
+void ServedCall::open(const Identity& caller, CallMessage message, const std::string& id) {
+  caller_ = caller;
+  trace_ = CallTrace(serving_.options.tracer, door_.origin(), arrival_);
+  set_share(caller.share());
+  refusal_ = admit(message, id);
+  if (!refusal_) {
+    const auto most = static_cast<size_t>(serving_.options.max_tokenising);
+    if (launch_on(serving_.text, static_cast<size_t>(message.bytes), most)) return;
+    refusal_ = refuse(EndReason::kManyWaiting);
+  }
+  serving_.registry.refused();
+  launch();
+}
+
+Refused ServedCall::admit(const CallMessage& message, const std::string& id) {
+  Refused refused = check_role(caller_, Role::kUser);
+  if (!refused) refused = serving_.availability();
+  if (!refused) refused = check_share();
+  if (!refused && !message.held_by_door) refused = hold(message.bytes);
+  // A wrong one is refused when the message is read.
+  if (!refused && !check_name("request_id", id)) refused = claim(id);
+  if (!refused && serving_.queue.waiting() >= serving_.queue.max_waiting()) {
+    refused = refuse(EndReason::kExhausted, "the queue is full: try again later");
+  }
+  return refused;
+}
+
+// What the tenant may have.
+Refused ServedCall::check_share() {
+  const double wait = serving_.tenants.seconds_to_wait(caller_, arrival_);
+  if (wait > 0) {
+    audit("limit", auditee(caller_), "RESOURCE_EXHAUSTED", "tokens_per_minute");
+    Refusal spent =
+        refuse(EndReason::kExhausted,
+               fmt::format("tenant \"{}\" has spent its {} tokens a minute: try again in {:.1f} s",
+                           caller_.tenant_name, caller_.limits.tokens_per_minute, wait));
+    spent.retry_seconds = wait;
+    return spent;
+  }
+  const QueueBounds most = serving_.bounds_of(caller_);
+  counted_ = serving_.tenants.enter(caller_, most);
+  if (counted_) return {};
+  if (most.most < caller_.limits.waiting || most.first_only) {
+    audit("limit", auditee(caller_), "RESOURCE_EXHAUSTED", "queue");
+    const std::string who =
+        caller_.visitor != 0
+            ? fmt::format("the connection or address {}", std::string_view(caller_.peer))
+            : fmt::format("tenant \"{}\"", caller_.tenant_name);
+    return refuse(
+        EndReason::kExhausted,
+        fmt::format("{} has its share of the queue, whose rest is for others: try again later",
+                    who));
+  }
+  audit("limit", auditee(caller_), "RESOURCE_EXHAUSTED", "waiting");
+  return refuse(EndReason::kExhausted,
+                fmt::format("tenant \"{}\" has {} requests under way, as many as it may: wait "
+                            "for one of them to end",
+                            caller_.tenant_name, caller_.limits.waiting));
+}
+
+// What one request of the tenant may be.
+Refused ServedCall::check_size(const Request& request) const {
+  const TenantLimits& limits = caller_.limits;
+  const auto check = [&](const char* limit, const char* field, int64_t most,
+                         int64_t got) -> Refused {
+    if (got <= most) return {};
+    audit("limit", auditee(caller_), "INVALID_ARGUMENT", limit);
+    return invalid(field, "{} must be at most {} for tenant \"{}\", got {}", field, most,
+                   caller_.tenant_name, got);
+  };
+  Refused refused = check("priority", "priority", limits.priority, request.priority);
+  if (!refused) {
+    refused = check("choices", "n", limits.choices, static_cast<int64_t>(request.streams.size()));
+  }
+  if (!refused) {
+    refused = check("prompt_tokens", "prompt tokens", limits.prompt_tokens,
+                    static_cast<int64_t>(request.prompt.ids.size()));
+  }
+  return refused;
+}
+
+// From now on it can be aborted by that id.
+Refused ServedCall::claim(const std::string& id) {
+  if (id.empty() || id == id_) return {};
+  if (!serving_.registry.name(caller_.tenant, id, this)) {
+    return Refusal{.reason = EndReason::kExists,
+                   .message = fmt::format(
+                       "request_id must be unique among the requests under way, got {}", id),
+                   .field = "request_id"};
+  }
+  id_ = id;
+  return {};
+}
+
+Refused ServedCall::hold(int64_t message_bytes) {
+  message_share_ = {};
+  message_share_ = serving_.message_bytes.take(message_bytes, caller_.share());
+  if (message_share_) return {};
+  return refuse(EndReason::kRequestMemory);
+}
+
+// Everything that happens to the call, in the order it can happen.
+void ServedCall::work() {
+  if (door_.finished()) return;
+  if (!begun_.exchange(true)) begin_or_refuse();
+  if (unwanted_ && !std::exchange(withdrawn_, true)) withdraw();
+  const bool busy = door_.busy();
+  // The write waits for a client that does not read; it would wait for ever.
+  if (busy && stalled()) door_.cut();
+  const bool eager = eager_ && door_.unsent() < kMostQueued;
+  if (failure_) {
+    await_endings();
+  } else if (!ended_ && (!busy || eager || withdrawn_)) {
+    look_on(busy);
+  }
+  if (busy) return;
+  if (ended_ && door_.unsent() <= 1) leave_share();
+  door_.flush();
+}
+
+// Before the last of the answer is sent: a client that has it all may ask again, though the call
+// ends later.
+void ServedCall::leave_share() {
+  if (std::exchange(counted_, false)) serving_.tenants.leave(caller_);
+}
+
+void ServedCall::begin_or_refuse() {
+  if (refusal_) return end(refusal_);
+  if (late()) unwanted_ = true;  // the door says so too, but this may be sooner
+  if (unwanted_) return;
+  const Clock::time_point began = Clock::now();
+  try {
+    if (Refused refused = begin()) end(std::move(refused));
+  } catch (const WorkUnwanted&) {  // the call is withdrawn next
+  } catch (const TextRefused& error) {
+    end(invalid("prompt", "{}", error.what()));
+  }
+  serving_.metrics.observe_text(seconds_between(arrival_, began),
+                                seconds_between(began, Clock::now()));
+}
+
+void ServedCall::look_on(bool busy) {
+  try {
+    look(busy);
+  } catch (const WorkUnwanted&) {  // withdrawn next: unwanted_ is set before a poke
+  } catch (const TextRefused& error) {
+    end_early(invalid("text", "{}", error.what()));
+  }
+}
+
+// What was being written of an answer cannot be made whole again: the call ends without the rest.
+void ServedCall::failed(const std::exception& error) {
+  if (door_.finished()) throw;
+  const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+  if (!memory) log_event(LogLevel::kError, "request_failed", {{"what", error.what()}});
+  end_early(memory ? refuse(EndReason::kNoMemory)
+                   : refuse(EndReason::kInternal, "the server has failed on the request"));
+}
+
+void ServedCall::end_early(Refusal refusal) {
+  failure_ = std::move(refusal);
+  door_.discard();
+  for (const auto& stream : streams_) stream->cancel();
+  serving_.queue.wake();
+  poke();
+}
+
+void ServedCall::await_endings() {
+  for (size_t s = 0; s < streams_.size(); ++s) take(s);
+  if (!ended_ && endings_ == streams_.size()) end(failure_);
+}
+
+// Called by the engine, for every token: a poke that could only find the door busy is saved.
+void ServedCall::tokens_came() {
+  if (!eager_ && door_.busy() && !stalled()) return;
+  poke();
+}
+
+bool ServedCall::stalled() const {
+  return std::any_of(streams_.begin(), streams_.end(),
+                     [](const auto& stream) { return stream->stalled(); });
+}
+
+void ServedCall::left() { not_wanted(); }
+
+void ServedCall::not_wanted() {
+  unwanted_ = true;
+  if (!begun_) hasten_on(serving_.text);
+  poke();
+}
+
+// Leaves the registry while it is whole: nobody may abort what is being destroyed.
+void ServedCall::done() {
+  serving_.registry.leave(this);
+  trace_.delivered();
+  retire();
+}
+
+void ServedCall::abort(CallRegistry::Reason reason) {
+  if (reason == CallRegistry::Reason::kShutdown) shutdown_ = true;
+  aborted_ = true;
+  not_wanted();
+}
+
+Refused ServedCall::submit(ParsedRequest& parsed) {
+  Request& request = parsed.request;
+  if (request.id.empty()) request.id = make_name("r-");
+  if (Refused refused = claim(request.id)) return refused;
+  request.caller = caller_;
+  if (Refused refused = check_size(request)) return refused;
+  request.arrival = arrival_;
+  request.deadline = door_.deadline();
+  const std::chrono::duration<double> patience(serving_.options.stall_seconds);
+  request.read_patience = std::chrono::duration_cast<Clock::duration>(patience);
+  eager_ = !parsed.stop_strings.empty();
+  for (const auto& stream : request.streams) stream->on_ready([this] { tokens_came(); });
+  streams_ = request.streams;
+  AdmissionQueue::Admission admission;
+  try {
+    admission = serving_.queue.push(std::move(request));
+  } catch (...) {
+    streams_.clear();  // they will have no endings
+    throw;
+  }
+  if (admission == AdmissionQueue::Admission::kAccepted) return {};
+  streams_.clear();
+  if (admission == AdmissionQueue::Admission::kClosed) return refuse(EndReason::kClosed);
+  return refuse(EndReason::kExhausted,
+                fmt::format("the queue is full with {} requests: try again later",
+                            serving_.queue.max_waiting()));
+}
+
+TokenStream::Gathered ServedCall::take(size_t stream) {
+  TokenStream::Gathered gathered = streams_[stream]->take();
+  if (gathered.was_full) serving_.queue.wake();
+  if (gathered.ending) ++endings_;
+  const auto generated = static_cast<int64_t>(gathered.tokens.size());
+  const bool accepted = gathered.accepted && stream == 0;
+  const int64_t absorbed = accepted ? gathered.accepted->prompt_tokens : 0;
+  generated_tokens_ += generated;
+  prompt_tokens_ += absorbed;
+  serving_.tenants.spend(caller_, generated + absorbed, Clock::now());
+  return gathered;
+}
+
+// Nobody wants the answer any more: the engine is told, and its last word awaited.
+void ServedCall::withdraw() {
+  if (ended_) return;
+  if (!submitted()) return end(reason_to_leave());
+  for (const auto& stream : streams_) stream->cancel();
+  serving_.queue.wake();
+}
+
+bool ServedCall::late() const {
+  const std::optional<Clock::time_point> deadline = door_.deadline();
+  return deadline && *deadline <= Clock::now();
+}
+
+Refusal ServedCall::reason_to_leave() const {
+  if (shutdown_) return refuse(EndReason::kDraining);
+  if (aborted_) return refuse(EndReason::kCancelled, "the request was aborted");
+  return refuse(late() ? EndReason::kDeadline : EndReason::kClientGone);
+}
+
+Refused ServedCall::failure_of(const StreamEnd& ending) const {
+  if (ending.reason == EndReason::kCancelled && withdrawn_) return reason_to_leave();
+  return refusal_of(ending);
+}
+
+void ServedCall::end(Refused refusal, const StreamEnd* last) {
+  ended_ = true;
+  refusal = serving_.report(std::move(refusal));
+  door_.finish(refusal);
+  if (!id_.empty()) serving_.registry.forget(caller_.tenant, id_);
+  if (last != nullptr) serving_.metrics.request_finished(last->reason);
+  count(refusal);
+  write_down(refusal, last);
+}
+
+void ServedCall::count(const Refused& refusal) const {
+  using Of = Metrics::Of;
+  serving_.metrics.count_for(caller_.tenant_name, Of::kRequests);
+  if (refusal) serving_.metrics.count_for(caller_.tenant_name, Of::kRefused);
+  serving_.metrics.count_for(caller_.tenant_name, Of::kPromptTokens, prompt_tokens_);
+  serving_.metrics.count_for(caller_.tenant_name, Of::kGeneratedTokens, generated_tokens_);
+}
+
+void ServedCall::write_down(const Refused& refusal, const StreamEnd* last) {
+  trace_.ended(refusal, last, id_, caller_.tenant_name);
+  const StreamEnd none;
+  const StreamEnd& ending = last != nullptr ? *last : none;
+  const std::string peer = door_.peer();
+  log_event(LogLevel::kInfo, "request_finished",
+            {{"request_id", id_},
+             {"trace_id", trace_.id()},
+             {"tenant", caller_.tenant_name},
+             {"peer", peer.empty() ? std::string_view("local") : peer},
+             {"code", code_name(refusal)},
+             {"reason", last != nullptr ? row_of(last->reason).name : std::string_view("refused")},
+             {"prompt_tokens", ending.prompt_tokens},
+             {"generated_tokens", ending.generated_tokens},
+             {"queue_seconds", ending.queue_seconds},
+             {"prefill_seconds", ending.prefill_seconds},
+             {"decode_seconds", ending.decode_seconds},
+             {"total_seconds", seconds_between(arrival_, Clock::now())}});
+}
+
+}  // namespace recurve

@@ -1,0 +1,85 @@
+#include "server/serving/session_rules.h"
+
+#include <utility>
+
+#include "server/serving/access.h"
+#include "server/serving/validate.h"
+
+namespace recurve {
+namespace {
+
+using Kind = SessionCommand::Kind;
+Refused check_ttl(const std::optional<double>& seconds) {
+  if (!seconds || (*seconds >= 0 && *seconds <= kMaxTtlSeconds)) return {};
+  return invalid("ttl_seconds", "ttl_seconds must be in [0, {}], got {}", kMaxTtlSeconds, *seconds);
+}
+
+Refused check_page_size(int limit) {
+  if (limit >= 1 && limit <= kMaxPageSize) return {};
+  return invalid("page_size", "page_size must be in [1, {}], got {}", kMaxPageSize, limit);
+}
+
+// Of what the audit has a line; empty: of nothing.
+std::string_view life_event(const SessionCommand& command) {
+  if (command.name.starts_with(kKept)) return {};
+  switch (command.kind) {
+    case Kind::kOpen:
+      return "session_open";
+    case Kind::kFork:
+      return "session_fork";
+    case Kind::kClose:
+      return "session_close";
+    case Kind::kExport:
+      return "session_export";
+    case Kind::kImport:
+      return "session_import";
+    default:
+      return {};
+  }
+}
+
+// Has the audit say what came of the command.
+void say_when_done(SessionCommand* command) {
+  const std::string_view what = life_event(*command);
+  if (what.empty()) return;
+  const std::string& name = command->kind == Kind::kFork ? command->other : command->name;
+  command->done = [what, name, caller = command->caller,
+                   done = std::move(command->done)](SessionResult result) {
+    audit(what, auditee(caller), code_name(refusal_of(result)), name);
+    if (row_of(result.reason).code == Code::kResourceExhausted)
+      audit("limit", auditee(caller), "RESOURCE_EXHAUSTED", what);
+    if (done) done(std::move(result));
+  };
+}
+
+}  // namespace
+
+Refused prepare(SessionCommand* command) {
+  const Kind kind = command->kind;
+  if (kind == Kind::kList) return check_page_size(command->limit);
+  std::string& made = kind == Kind::kFork ? command->other : command->name;
+  const bool makes = kind == Kind::kOpen || kind == Kind::kFork || kind == Kind::kImport;
+  if (makes && made.empty()) made = make_name("s-");
+  Refused refused = check_name("name", command->name);
+  if (!refused && kind == Kind::kFork) refused = check_name("new_name", command->other);
+  if (kind == Kind::kMark || kind == Kind::kUnmark || kind == Kind::kRewind) {
+    if (!refused) refused = check_name("mark", command->other);
+  }
+  if (!refused) refused = check_ttl(command->ttl_seconds);
+  return refused;
+}
+
+Refused post(AdmissionQueue& queue, SessionCommand command) {
+  say_when_done(&command);
+  switch (queue.post(std::move(command))) {
+    case AdmissionQueue::Admission::kAccepted:
+      return {};
+    case AdmissionQueue::Admission::kClosed:
+      return refuse(EndReason::kClosed);
+    case AdmissionQueue::Admission::kFull:
+      break;
+  }
+  return refuse(EndReason::kManyWaiting);
+}
+
+}  // namespace recurve

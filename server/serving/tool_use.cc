@@ -1,0 +1,152 @@
+#include "server/serving/tool_use.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "server/constraint/constraint_library.h"
+#include "server/constraint/text_walk.h"
+#include "server/serving/validate.h"
+#include "server/text/cut.h"
+
+namespace recurve {
+namespace {
+
+using Json =
+    nlohmann::ordered_json;  // properties of a schema are given in the order they have here
+
+constexpr size_t kMostToolName = 64;
+
+bool is_tool_name(const std::string& name) {
+  return !name.empty() && name.size() <= kMostToolName &&
+         std::ranges::all_of(name, [](unsigned char c) {
+           return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
+         });
+}
+
+Refusal wrong(const std::string& why) { return invalid("tools", "tools: {}", why); }
+
+struct Tool {
+  std::string name;
+  Json schema;
+  bool strict = true;
+};
+
+// As the dialect has them, {"type": "function", "function": {...}}, or the function alone.
+Refused read_tool(const Json& said, Tool* tool) {
+  const auto holder = said.is_object() ? said.find("function") : said.end();
+  const Json& function = said.is_object() && holder != said.end() ? *holder : said;
+  if (!function.is_object()) return wrong("each must be an object with a function");
+  const auto name = function.find("name");
+  if (name == function.end() || !name->is_string() || !is_tool_name(name->get<std::string>())) {
+    return wrong("the name of each function must be 1 to 64 of [A-Za-z0-9_.-]");
+  }
+  tool->name = name->get<std::string>();
+  tool->schema = Json{{"type", "object"}, {"properties", Json::object()}};
+  const auto schema = function.find("parameters");
+  if (schema != function.end() && !schema->is_null()) {
+    if (!schema->is_object()) {
+      return wrong(fmt::format("the parameters of {} must be a JSON Schema", cut(tool->name)));
+    }
+    tool->schema = *schema;
+    if (!schema->contains("type") && !schema->contains("$ref")) tool->schema["type"] = "object";
+  }
+  const auto strict = function.find("strict");
+  tool->strict = strict == function.end() || *strict != Json(false);
+  return {};
+}
+
+Refused read_list(const std::string& tools_json, const ToolUse& use, std::vector<Tool>* tools) {
+  if (tools_json.size() > kMostConstraintBytes) {
+    return wrong(fmt::format("they must have at most {} bytes, got {}", kMostConstraintBytes,
+                             tools_json.size()));
+  }
+  if (nests_deeper_than(tools_json, kMostJsonNesting)) return wrong("they nest too deep");
+  const Json list = Json::parse(tools_json, nullptr, /*allow_exceptions=*/false);
+  if (!list.is_array() || list.empty()) return wrong("they must be a list of functions");
+  std::set<std::string> names;
+  for (const Json& said : list) {
+    Tool tool;
+    if (Refused refused = read_tool(said, &tool)) return refused;
+    if (!names.insert(tool.name).second) {
+      return wrong(fmt::format("two have the name {}", cut(tool.name)));
+    }
+    if (use.choice != ToolUse::Choice::kNamed || tool.name == use.name) {
+      tools->push_back(std::move(tool));
+    }
+  }
+  if (!tools->empty()) return {};
+  return invalid("tool_choice", "tool_choice names {}, and no tool has that name",
+                 cut(Json(use.name).dump(-1, ' ', true, Json::error_handler_t::replace)));
+}
+
+const char* shape_name(ToolForm::Shape shape) {
+  if (shape == ToolForm::Shape::kMarked) return "marked";
+  return shape == ToolForm::Shape::kList ? "list" : "whole";
+}
+
+ConstraintText constraint_of(const std::vector<Tool>& tools, const ToolUse& use,
+                             const ToolRules& rules) {
+  const ToolForm& form = *rules.form;
+  Json calls = Json::array();
+  for (const Tool& tool : tools) {
+    calls.push_back({{"name", tool.name},
+                     {"begin", fmt::format(R"({{"name": "{}", "{}": )", tool.name, form.arguments)},
+                     {"schema", tool.schema},
+                     {"strict", tool.strict},
+                     {"end", "}"}});
+  }
+  const Json text{{"shape", shape_name(form.shape)},
+                  {"mark", form.mark},
+                  {"mark_id", rules.mark},
+                  {"close", form.close},
+                  {"close_id", rules.close},
+                  {"required", use.choice != ToolUse::Choice::kAuto},
+                  {"single", !use.parallel || use.choice == ToolUse::Choice::kNamed},
+                  {"calls", std::move(calls)}};
+  return {ConstraintText::Form::kToolCalls,
+          text.dump(-1, ' ', false, Json::error_handler_t::replace)};
+}
+
+int32_t control_id(std::string_view text, const RequestRules& rules) {
+  const std::optional<int32_t> id = text.empty() ? std::nullopt : rules.tokenizer->id_of(text);
+  const bool usable = id && *id < rules.vocab.usable && rules.tokenizer->is_special(*id);
+  return usable ? *id : -1;
+}
+
+}  // namespace
+
+ToolRules tool_rules_of(const RequestRules& rules) {
+  ToolRules to{.form = rules.chat.tool_form};
+  if (to.form == nullptr) return to;
+  to.mark = control_id(mark_token(*to.form), rules);
+  to.close = control_id(close_token(*to.form), rules);
+  return to;
+}
+
+Refused read_tools(const std::string& tools_json, const ToolUse& use, const ToolRules& rules,
+                   ToolReading* reading, std::optional<ConstraintText>* constraint) {
+  if (rules.form == nullptr) {
+    return wrong(
+        fmt::format("the model's chat template writes no calls in a form that is known here ({}): "
+                    "leave them out, or send tool_choice none",
+                    tool_form_names()));
+  }
+  std::vector<Tool> tools;
+  if (Refused refused = read_list(tools_json, use, &tools)) return refused;
+  *reading = {.form = rules.form, .mark = rules.mark};
+  if (use.choice == ToolUse::Choice::kAuto && !has_constraint_library()) return {};
+  *constraint = constraint_of(tools, use, rules);
+  return {};
+}
+
+std::string make_call_id(const ToolForm& form) {
+  return std::string(form.id_prefix) + make_name("").substr(0, form.id_characters);
+}
+
+}  // namespace recurve

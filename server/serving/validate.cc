@@ -1,0 +1,459 @@
+#include "server/serving/validate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "server/constraint/text_walk.h"
+#include "server/request/session_command.h"
+#include "server/serving/chat_prompt.h"
+#include "server/text/stop_matcher.h"
+
+namespace recurve {
+namespace {
+
+uint64_t random_number() {
+  static thread_local std::mt19937_64 generator = [] {
+    std::random_device device;
+    std::seed_seq seed{device(), device(), device(), device()};
+    return std::mt19937_64(seed);
+  }();
+  return generator();
+}
+
+Refused check_size(std::string_view field, size_t size, size_t most) {
+  if (size <= most) return {};
+  return invalid(std::string(field), "{} must have at most {} entries, got {}", field, most, size);
+}
+
+Refused check_logprobs(std::string_view field, const std::optional<int32_t>& value) {
+  if (!value || (*value >= 0 && *value <= kMaxLogprobs)) return {};
+  return invalid(std::string(field), "{} must be in [0, {}], got {}", field, kMaxLogprobs, *value);
+}
+
+Refused check_request_id(const std::string& id) {
+  return id.empty() ? Refused() : check_name("request_id", id);
+}
+
+Refused check_priority(int32_t priority) {
+  if (priority >= -kMaxPriority && priority <= kMaxPriority) return {};
+  return invalid("priority", "priority must be in [{}, {}], got {}", -kMaxPriority, kMaxPriority,
+                 priority);
+}
+
+// What sampling/params.cc would say too, but with the names that doors have for the fields.
+Refused check_sampling_ids(const SamplingParams& p, const RequestRules& rules) {
+  const auto usable = static_cast<size_t>(rules.vocab.usable);
+  Refused refused = check_size("allowed_token_ids", p.allowed_ids.size(), usable);
+  if (!refused) refused = check_ids("allowed_token_ids", p.allowed_ids, rules);
+  if (!refused) refused = check_size("stop_token_ids", p.stop_ids.size(), kMaxStopIds);
+  if (!refused) refused = check_ids("stop_token_ids", p.stop_ids, rules);
+  return refused;
+}
+
+Refused read_max_tokens(const std::optional<int32_t>& asked, const RequestRules& rules,
+                        SamplingParams* p) {
+  const int32_t most = rules.max_generated_tokens;
+  p->max_tokens = asked.value_or(std::min(kDefaultMaxTokens, most));
+  if (p->max_tokens >= 0 && p->max_tokens <= most) return {};
+  return invalid("max_tokens", "max_tokens must be in [0, {}], got {}", most, p->max_tokens);
+}
+
+Refused read_parameters(TextRequest& asked, const RequestRules& rules, SamplingParams* p) {
+  *p = std::move(asked.sampling);
+  std::sort(p->logit_bias.begin(), p->logit_bias.end());
+  p->seed = asked.seed ? *asked.seed : random_number();
+  p->logprobs = asked.logprobs.value_or(-1);
+  p->prompt_logprobs = asked.prompt_logprobs.value_or(-1);
+  Refused refused = read_max_tokens(asked.max_tokens, rules, p);
+  if (!refused) refused = check_logprobs("logprobs", asked.logprobs);
+  if (!refused) refused = check_logprobs("prompt_logprobs", asked.prompt_logprobs);
+  if (!refused) refused = check_sampling_ids(*p, rules);
+  if (refused) return refused;
+  if (const auto problem = check(*p, rules.vocab)) return invalid("sampling", "{}", *problem);
+  return {};
+}
+
+Refused check_stop_strings(const std::vector<std::string>& stops, const RequestRules& rules) {
+  Refused refused = check_size("stop_strings", stops.size(), StopMatcher::kMaxStops);
+  if (refused) return refused;
+  for (const std::string& text : stops) {
+    if (!text.empty() && text.size() <= StopMatcher::kMaxStopBytes) continue;
+    return invalid("stop_strings", "each of stop_strings must have 1 to {} bytes, got one of {}",
+                   StopMatcher::kMaxStopBytes, text.size());
+  }
+  return stops.empty() ? Refused() : check_text("stop_strings", stops.front(), rules);
+}
+
+// FNV-1a of the stop strings, each with its end, and of what becomes of them.
+uint64_t digest_of_stops(const TextRequest& asked) {
+  uint64_t digest = 0xcbf29ce484222325;
+  const auto add = [&](unsigned char byte) { digest = (digest ^ byte) * 0x100000001b3; };
+  for (const std::string& stop : asked.stop_strings) {
+    for (const char c : stop) add(static_cast<unsigned char>(c));
+    add(0xff);  // in no text of UTF-8
+  }
+  add(asked.include_stop ? 1 : 0);
+  return digest;
+}
+
+// A constraint may still be refused by what compiles it.
+Refused check_constraint(const TextRequest& asked, const SamplingParams& p,
+                         const RequestRules& rules) {
+  if (!asked.constraint) return {};
+  if (!rules.tokenizer->reads_text()) {
+    return invalid(asked.constraint_field,
+                   "{} must be left out, as this server has no tokenizer: ids have no text",
+                   asked.constraint_field);
+  }
+  if (asked.constraint->text.size() > kMostConstraintBytes) {
+    return invalid(asked.constraint_field, "{} must have at most {} bytes, got {}",
+                   asked.constraint_field, kMostConstraintBytes, asked.constraint->text.size());
+  }
+  const bool ends = !p.stop_ids.empty() || (!p.ignore_eos && !rules.vocab.eos_ids.empty());
+  if (!ends) {
+    return invalid(asked.constraint_field,
+                   "{} needs an id that ends the answer: the model's end-of-sequence id, "
+                   "without ignore_eos, or one of stop_token_ids",
+                   asked.constraint_field);
+  }
+  if (asked.include_stop && !p.stop_ids.empty()) {
+    return invalid(
+        "include_stop",
+        "include_stop must be false with constraint and stop_token_ids: the text of an id "
+        "that ends the answer is none of what it must be");
+  }
+  return {};
+}
+
+size_t bytes_of(const std::vector<int32_t>& ids) { return ids.size() * sizeof(int32_t); }
+size_t bytes_of(const std::string& text) { return text.size(); }
+// Puts what keeps the answer to the tools into `asked`, as if the client had said it.
+Refused read_tool_use(const RequestRules& rules, TextRequest* asked, ParsedRequest* parsed) {
+  if (!asked->tools) return {};
+  const auto* messages = std::get_if<Conversation>(&asked->prompt);
+  if (messages == nullptr || messages->tools_json.empty()) {
+    return invalid("tools",
+                   "tools must be given, with messages, where calls of them are asked for");
+  }
+  if (asked->constraint) {
+    return invalid(asked->constraint_field, "{} may not stand beside tools: send tool_choice none",
+                   asked->constraint_field);
+  }
+  asked->constraint_field = "tools";
+  return read_tools(messages->tools_json, *asked->tools, rules.tools, &parsed->tools.emplace(),
+                    &asked->constraint);
+}
+
+// Where the answer is the first text of its context, tokenizers with a space in front of words drop
+// it from the first.
+Refused check_start(const ParsedRequest& parsed, const RequestRules& rules) {
+  if (!parsed.constraint || parsed.answer_position != TextPosition::kStart) return {};
+  using Form = ConstraintText::Form;
+  const Form form = parsed.constraint->form;
+  if (form == Form::kJson || form == Form::kJsonSchema ||  // begin with no space
+      rules.tokenizer->leading_space() == LeadingSpace::kKeep) {
+    return {};
+  }
+  return invalid("prompt",
+                 "the prompt must have some text with a constraint other than JSON, as this "
+                 "model's tokenizer drops a space in front of the first word");
+}
+
+Refused check_choices(const TextRequest& asked, int32_t max_tokens, const RequestRules& rules) {
+  const int32_t choices = asked.choices;
+  if (choices < 1 || choices > rules.max_choices) {
+    return invalid("n", "n must be in [1, {}], got {}", rules.max_choices, choices);
+  }
+  if (choices > 1 && !asked.session.empty()) {
+    return invalid("n", "n must be 1 with a session, got {}: fork the session for more answers",
+                   choices);
+  }
+  if (choices > 1 && max_tokens == 0) {
+    return invalid("n", "n must be 1 where max_tokens is 0, got {}", choices);
+  }
+  return {};
+}
+
+Refused check_prompt_size(int64_t tokens, const RequestRules& rules) {
+  if (tokens <= rules.max_prompt_tokens) return {};
+  return invalid(
+      "prompt",
+      "the prompt must have at most {} tokens, got {}: absorb it in parts, with a session",
+      rules.max_prompt_tokens, tokens);
+}
+
+Refused read_ids(std::vector<int32_t> ids, const RequestRules& rules, Request* request) {
+  Refused refused = check_prompt_size(static_cast<int64_t>(ids.size()), rules);
+  if (!refused) refused = check_ids("prompt ids", ids, rules);
+  if (refused) refused->field = "prompt";
+  request->prompt.ids = std::move(ids);
+  return refused;
+}
+
+// Where there is a session, which may have absorbed something, the text is read as a start and as
+// what goes on.
+Refused read_text(const std::string& text, bool parse_special, const RequestRules& rules,
+                  const WorkLimits& limits, Request* request) {
+  if (Refused refused = check_text("text", text, rules)) return refused;
+  const auto special = parse_special ? SpecialTokens::kParse : SpecialTokens::kAsText;
+  const auto read = [&](TextPosition position) {
+    return rules.tokenizer->encode(text, special, position, limits);
+  };
+  try {
+    request->prompt.ids = read(TextPosition::kStart);
+    if (!request->session.empty() && rules.tokenizer->marks_start()) {
+      request->continued_prompt = read(TextPosition::kContinued);
+    }
+  } catch (const TooManyTokens&) {
+    return too_many_tokens(rules);
+  }
+  return {};
+}
+
+// Where the client wants states to be kept, as places of the ids that the prompt has become: what
+// stands in front of it there, read alone, begins with the same ids.
+template <typename Read>
+Refused read_points(const std::vector<int64_t>& points, size_t size, const Read& read,
+                    Request* request) {
+  if (points.size() > kMaxPrefixPoints) {
+    return invalid("prefix_points", "prefix_points must be at most {}, got {}", kMaxPrefixPoints,
+                   points.size());
+  }
+  for (const int64_t point : points) {
+    if (point < 1 || point > static_cast<int64_t>(size)) {
+      return invalid("prefix_points", "prefix_points must be in [1, {}], got {}", size, point);
+    }
+    int64_t place = 0;
+    if (Refused refused = read(static_cast<size_t>(point), &place)) return refused;
+    request->prompt.places.named.push_back(place);
+  }
+  return {};
+}
+
+// The points of a text are bytes.
+Refused read_text_points(const TextRequest& asked, std::string_view text, const RequestRules& rules,
+                         const WorkLimits& limits, Request* request) {
+  const auto special = asked.parse_special ? SpecialTokens::kParse : SpecialTokens::kAsText;
+  const auto read = [&](size_t bytes, int64_t* place) -> Refused {
+    if (bytes < text.size() && (static_cast<unsigned char>(text[bytes]) & 0xc0) == 0x80) {
+      return invalid("prefix_points", "prefix_points must not lie within a character, got {}",
+                     bytes);
+    }
+    try {
+      const auto head =
+          rules.tokenizer->encode(text.substr(0, bytes), special, TextPosition::kStart, limits);
+      *place = common_ids(request->prompt.ids, head);
+      return {};
+    } catch (const TooManyTokens&) {
+      return too_many_tokens(rules);
+    }
+  };
+  return read_points(asked.prefix_points, text.size(), read, request);
+}
+
+Refused read_prompt(TextRequest& asked, const RequestRules& rules, const WorkLimits& limits,
+                    Request* request) {
+  if (auto* messages = std::get_if<Conversation>(&asked.prompt)) {
+    if (asked.parse_special) {
+      return invalid("parse_special",
+                     "parse_special is for text: messages name control tokens by their roles only");
+    }
+    const std::vector<int32_t>& ids = request->prompt.ids;
+    return read_messages(std::move(*messages), rules, limits, request, [&](const ChatInput& input) {
+      const auto read = [&](size_t count, int64_t* place) -> Refused {
+        *place = tokens_of_messages(input, count, ids, rules);
+        return {};
+      };
+      if (request->prefix != PrefixWish::kOff) {
+        request->prompt.places.likely = likely_places(input, ids, rules);
+      }
+      return read_points(asked.prefix_points, input.sent.size(), read, request);
+    });
+  }
+  if (const auto* text = std::get_if<std::string>(&asked.prompt)) {
+    Refused refused = read_text(*text, asked.parse_special, rules, limits, request);
+    if (!refused) refused = read_text_points(asked, *text, rules, limits, request);
+    return refused;
+  }
+  auto& ids = std::get<std::vector<int32_t>>(asked.prompt);
+  const size_t size = ids.size();
+  Refused refused = read_ids(std::move(ids), rules, request);
+  if (refused) return refused;
+  const auto read = [](size_t count, int64_t* place) -> Refused {
+    *place = static_cast<int64_t>(count);
+    return {};
+  };
+  return read_points(asked.prefix_points, size, read, request);
+}
+
+void make_streams(int choices, Request* request) {
+  for (int c = 0; c < choices; ++c) request->streams.push_back(std::make_shared<TokenStream>());
+}
+
+// A text starts with the answer where nothing but control tokens stands before it.
+TextPosition position_of(const Request& request, const RequestRules& rules) {
+  const bool text = std::any_of(request.prompt.ids.begin(), request.prompt.ids.end(),
+                                [&](int32_t id) { return !rules.tokenizer->is_special(id); });
+  return text || !request.session.empty() ? TextPosition::kContinued : TextPosition::kStart;
+}
+
+// A session that goes on has BOS already.
+void begin_with(std::optional<int32_t> bos, Request* request) {
+  if (!bos) return;
+  if (!request->session.empty() && !request->continued_prompt) {
+    request->continued_prompt = request->prompt;
+  }
+  request->prompt.ids.insert(request->prompt.ids.begin(), *bos);
+  for (auto* places : {&request->prompt.places.likely, &request->prompt.places.named}) {
+    for (int64_t& place : *places) ++place;
+  }
+}
+
+Refusal empty_prompt() {
+  return invalid(
+      "prompt",
+      "the prompt must have at least one token, got none: only a session with a pending token can "
+      "go on without");
+}
+
+}  // namespace
+
+Refused check_text(std::string_view field, std::string_view text, const RequestRules& rules) {
+  if (text.empty() || rules.tokenizer->reads_text()) return {};
+  return invalid(std::string(field), "{} must be empty, as this server has no tokenizer: send ids",
+                 field);
+}
+
+Refusal too_many_tokens(const RequestRules& rules) {
+  return invalid(
+      "prompt",
+      "the prompt must have at most {} tokens, got more: absorb it in parts, with a session",
+      rules.max_prompt_tokens);
+}
+
+std::optional<int32_t> bos_for(const std::vector<int32_t>& ids, bool add_special, bool is_text,
+                               const RequestRules& rules) {
+  const bool wanted = add_special && (is_text || rules.tokens.force_bos);
+  const bool there = !ids.empty() && ids.front() == rules.tokens.bos;
+  return wanted && !there ? rules.tokens.bos : std::nullopt;
+}
+
+Refused check_ids(std::string_view field, const std::vector<int32_t>& ids,
+                  const RequestRules& rules) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= 0 && ids[i] < rules.vocab.usable) continue;
+    return invalid(std::string(field), "{} must be in [0, {}), got {} at index {}", field,
+                   rules.vocab.usable, ids[i], i);
+  }
+  return {};
+}
+
+Refused check_name(std::string_view field, std::string_view name) {
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-';
+  };
+  if (name.empty() || name.size() > kMaxNameLength) {
+    return invalid(std::string(field), "{} must have 1 to {} characters, got {}", field,
+                   kMaxNameLength, name.size());
+  }
+  const auto bad = std::find_if_not(name.begin(), name.end(), allowed);
+  if (bad == name.end()) return {};
+  return invalid(std::string(field),
+                 "{} must consist of [A-Za-z0-9._-], got byte 0x{:02x} at index {}", field,
+                 static_cast<unsigned char>(*bad), bad - name.begin());
+}
+
+size_t bytes_to_read(const TextRequest& asked) {
+  return std::visit([](const auto& prompt) { return bytes_of(prompt); }, asked.prompt);
+}
+
+Refused validate(TextRequest asked, const RequestRules& rules, const WorkLimits& limits,
+                 ParsedRequest* parsed) {
+  Request& request = parsed->request;
+  Refused refused = check_request_id(asked.id);
+  if (!refused && !asked.session.empty()) refused = check_name("session", asked.session);
+  if (!refused) refused = check_priority(asked.priority);
+  if (!refused) refused = read_parameters(asked, rules, &request.sampling);
+  if (!refused) refused = check_stop_strings(asked.stop_strings, rules);
+  if (!refused) refused = read_tool_use(rules, &asked, parsed);
+  if (!refused) refused = check_constraint(asked, request.sampling, rules);
+  if (!refused) refused = check_choices(asked, request.sampling.max_tokens, rules);
+  if (refused) return refused;
+
+  request.seed_is_drawn = !asked.seed;
+  request.stop_digest = digest_of_stops(asked);
+  request.expected_epoch = asked.expected_epoch;
+  request.id = std::move(asked.id);
+  request.caller = asked.caller;
+  request.session = asked.session_is_kept ? kept_name(asked.session) : std::move(asked.session);
+  request.priority = asked.priority;
+  request.prefix = asked.prefix;
+  request.durability = asked.durability;
+  if (asked.durability == Durability::kLocal && request.session.empty()) {
+    return invalid("durability", "durability local is of a session, and the request names none");
+  }
+  refused = read_prompt(asked, rules, limits, &request);
+  if (refused) return refused;
+  if (request.prompt.ids.empty() && request.session.empty()) return empty_prompt();
+  parsed->answer_position = position_of(request, rules);
+  parsed->constraint = std::move(asked.constraint);
+  parsed->constraint_field = std::move(asked.constraint_field);
+  if (refused = check_start(*parsed, rules); refused) return refused;
+  const bool is_text = std::holds_alternative<std::string>(asked.prompt);
+  begin_with(bos_for(request.prompt.ids, asked.add_special_tokens, is_text, rules), &request);
+
+  parsed->stop_strings = std::move(asked.stop_strings);
+  parsed->include_stop = asked.include_stop;
+  request.wait_for_acknowledgement = !request.session.empty() && !parsed->stop_strings.empty();
+  make_streams(asked.choices, &request);
+  return {};
+}
+
+Refused validate(const ScoreOptions& options, ParsedRequest* parsed) {
+  Request& request = parsed->request;
+  Refused refused = check_request_id(options.id);
+  if (!refused) refused = check_logprobs("top", options.top);
+  if (!refused) refused = check_priority(options.priority);
+  if (refused) return refused;
+  request.id = options.id;
+  request.caller = options.caller;
+  request.priority = options.priority;
+  request.sampling.max_tokens = 0;
+  request.sampling.prompt_logprobs = options.top.value_or(0);
+  make_streams(1, &request);
+  return {};
+}
+
+Refused tokenise(TokenizeText asked, const RequestRules& rules, const WorkLimits& limits,
+                 std::vector<int32_t>* ids) {
+  auto* messages = std::get_if<Conversation>(&asked.input);
+  if (messages != nullptr) {
+    if (Refused refused =
+            read_messages(std::move(*messages), asked.continued, rules, limits, ids)) {
+      return refused;
+    }
+  } else {
+    const std::string& text = std::get<std::string>(asked.input);
+    if (Refused refused = check_text("text", text, rules)) return refused;
+    const auto special = asked.parse_special ? SpecialTokens::kParse : SpecialTokens::kAsText;
+    try {
+      *ids = rules.tokenizer->encode(text, special, TextPosition::kStart, limits);
+    } catch (const TooManyTokens&) {
+      return too_many_tokens(rules);
+    }
+  }
+  const bool starts = messages == nullptr || !asked.continued;
+  const auto bos = bos_for(*ids, asked.add_special_tokens && starts, messages == nullptr, rules);
+  if (bos) ids->insert(ids->begin(), *bos);
+  return {};
+}
+
+std::string make_name(std::string_view prefix) {
+  return fmt::format("{}{:016x}", prefix, random_number());
+}
+
+}  // namespace recurve

@@ -1,0 +1,144 @@
+#include "server/startup/memory_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+
+#include "kernels/dry_run_backend.h"
+#include "kernels/host.h"
+#include "model/load_model.h"
+#include "server/constraint/compiler.h"
+#include "server/engine/engine.h"
+#include "server/startup/engine_options.h"
+
+namespace recurve {
+namespace {
+
+constexpr size_t kReserveOfGpu = size_t{768} << 20;
+constexpr size_t kReserveOfHost = size_t{64} << 20;
+// Where too many slots were asked for, no more than these are suggested: an engine is built in
+// a dry run for each number that is tried, and takes time for its slots.
+constexpr int kMostSearched = 4096;
+
+// Of the host, what is to be there before what is planned next.
+size_t taken_of_host(const MemoryPlan& plan, int slots) {
+  return plan.on_host ? plan.total(slots) : kReserveOfHost + plan.constraints + plan.sessions;
+}
+
+double gib(size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
+
+// A model and an engine that take no memory.
+class DryRun {
+ public:
+  DryRun(const Options& options, const Backend& backend) : options_(options), backend_(backend) {
+    Checkpoint checkpoint = open_checkpoint(options);
+    checkpoint.leave_out_copies();
+    model_ = load_model(checkpoint, backend_, load_options(options));
+    weights_ = backend_.allocated();
+  }
+
+  size_t weights() const { return weights_; }
+  size_t state() const { return model_->state_layout().bytes(); }
+  // What an engine takes beside the states.
+  size_t steps(int slots) {
+    AdmissionQueue queue(1);
+    EngineStats stats;
+    EngineMetrics metrics;
+    const int32_t vocab = static_cast<int32_t>(model_->info().vocab);
+    Engine engine(*model_, backend_, {.rows = vocab, .usable = vocab, .eos_ids = {}}, queue, stats,
+                  metrics, engine_options(options_, slots, 0));
+    return backend_.allocated() - weights_ - state() * (static_cast<size_t>(slots) + 1);
+  }
+
+ private:
+  const Options options_;
+  DryRunBackend backend_;
+  std::unique_ptr<const Model> model_;
+  size_t weights_ = 0;
+};
+
+}  // namespace
+
+size_t MemoryPlan::total(int slots) const {
+  const size_t most = weights + states(slots) + reserve + sessions_here();
+  return most > free ? most : most + steps(slots);
+}
+
+int MemoryPlan::most_slots(int limit) const {
+  int fits = 0, too_many = limit + 1;
+  while (too_many - fits > 1) {
+    const int slots = fits + (too_many - fits) / 2;
+    (total(slots) <= free ? fits : too_many) = slots;
+  }
+  return fits;
+}
+
+std::string MemoryPlan::arithmetic(int slots) const {
+  const bool all = weights + states(slots) + reserve + sessions_here() <= free;
+  return fmt::format(
+      "weights {:.2f} + states ({} + 1) x {:.4f} = {:.2f} + reserve {:.2f}{}{}{}{} = {:.2f} "
+      "GiB{}, and {:.2f} GiB are free",
+      gib(weights), slots, gib(state), gib(states(slots)), gib(reserve),
+      on_host && constraints > 0 ? fmt::format(" + constraints {:.2f}", gib(constraints)) : "",
+      on_host && sessions > 0 ? fmt::format(" + sessions {:.2f}", gib(sessions)) : "",
+      on_host && prefixes > 0 ? fmt::format(" + prefixes {:.2f}", gib(prefixes)) : "",
+      all ? fmt::format(" + activations, logits and sampling {:.2f}", gib(steps(slots))) : "",
+      gib(total(slots)), all ? "" : " before activations and logits", gib(free));
+}
+
+MemoryPlan plan_memory(const Options& options, Backend& backend) {
+  const auto dry_run = std::make_shared<DryRun>(options, backend);
+  return {.free = backend.free_memory(),
+          .host_free = free_host_memory(),
+          .on_host = !options.on_gpu(),
+          .weights = dry_run->weights(),
+          .state = dry_run->state(),
+          .reserve = options.on_gpu() ? kReserveOfGpu : kReserveOfHost,
+          .steps = [dry_run](int slots) { return dry_run->steps(slots); },
+          .constraints = has_constraint_library()
+                             ? CompileLimits().cache_bytes + KeptBytes().masks + KeptBytes().rules
+                             : 0};
+}
+
+int choose_slots(const Options& options, const MemoryPlan& plan) {
+  if (options.slots > 0 && plan.total(options.slots) <= plan.free) return options.slots;
+  const int automatic = options.on_gpu() ? kMostAutomatic : kFewAutomatic;
+  const int limit = options.slots > 0 ? options.slots : automatic;
+  const int fit = plan.most_slots(std::min(limit, kMostSearched));
+  if (options.slots == 0 && fit > 0) return fit;
+  const std::string hint = fit > 0 ? fmt::format("--slots {} fits", fit)
+                                   : "not even --slots 1 fits: a smaller model may";
+  throw std::runtime_error(fmt::format("not enough memory on device '{}': {}; {}", options.device,
+                                       plan.arithmetic(std::max(options.slots, 1)), hint));
+}
+
+void plan_sessions(const Options& options, int slots, MemoryPlan* plan) {
+  plan->sessions = plan->prefixes = 0;
+  const size_t taken = taken_of_host(*plan, slots);
+  const size_t left = plan->host_free - std::min(plan->host_free, taken);
+  const bool automatic = options.session_memory == kAutomatic;
+  plan->sessions = automatic ? left / 2 : options.session_memory;
+  if (plan->sessions <= left) return;
+  throw std::runtime_error(fmt::format(
+      "not enough memory on the host: --session-memory {:.2f} + all else {:.2f} = {:.2f} GiB, and "
+      "{:.2f} GiB are free; --session-memory {} or less fits",
+      gib(plan->sessions), gib(taken), gib(plan->sessions + taken), gib(plan->host_free), left));
+}
+
+void plan_prefixes(const Options& options, int slots, MemoryPlan* plan) {
+  plan->prefixes = 0;
+  const size_t taken = taken_of_host(*plan, slots);
+  const size_t left = plan->host_free - std::min(plan->host_free, taken);
+  const bool automatic = options.prefix_memory == kAutomatic;
+  plan->prefixes =
+      automatic ? std::min(left / 4, kMostPrefixStates * plan->state) : options.prefix_memory;
+  if (plan->prefixes <= left) return;
+  throw std::runtime_error(fmt::format(
+      "not enough memory on the host: --prefix-memory {:.2f} + all else {:.2f} = {:.2f} GiB, and "
+      "{:.2f} GiB are free; --prefix-memory {} or less fits",
+      gib(plan->prefixes), gib(taken), gib(plan->prefixes + taken), gib(plan->host_free), left));
+}
+
+}  // namespace recurve

@@ -1,0 +1,333 @@
+#include "server/startup/options.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "kernels/weight_formats.h"
+#include "server/startup/environment.h"
+#include "server/startup/flag_values.h"
+#include "server/startup/version.h"
+#include "server/text/chat/chat_forms.h"
+
+namespace recurve {
+namespace {
+
+// A flag whose values have names; its default is the value as it is.
+template <typename T>
+CLI::Option* add_named(CLI::App& app, const char* name, T* value,
+                       const std::map<std::string, std::type_identity_t<T>>& values,
+                       const char* what) {
+  std::string otherwise;
+  for (const auto& [of_value, one] : values) {
+    if (one == *value) otherwise = of_value;
+  }
+  return takes_names<T>(app.add_option(name, *value, what), values)->default_str(otherwise);
+}
+
+void add_switch(CLI::App& app, const char* name, bool* value, const char* what) {
+  add_named(app, name, value, {{"on", true}, {"off", false}}, what)->group("Service");
+}
+
+// Returns what is wrong with it, or makes it a number.
+std::string count_or_auto(std::string& value) {
+  if (value == "auto") value = "0";
+  return CLI::Range(0, 1 << 20)(value);
+}
+std::string size_or_auto(std::string& value) {
+  if (value != "auto") return CLI::AsSizeValue(false)(value);
+  value = std::to_string(kAutomatic);
+  return {};
+}
+
+// A flag that is "auto" unless told. KIND: what else it takes, as the help names it.
+CLI::Option* or_auto(CLI::Option* flag, std::string (*read)(std::string&), const char* kind) {
+  return flag->transform(CLI::Validator(read, ""))
+      ->type_name(std::string(kind) + "|auto")
+      ->default_str("auto");
+}
+
+// Parses the command line, and from the environment what it leaves open: see parse_options().
+int parse(CLI::App& app, int argc, char** argv) {
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  const EnvironmentFlags environment = read_environment(app, arguments);
+  arguments.insert(arguments.end(), environment.arguments.begin(), environment.arguments.end());
+  std::reverse(arguments.begin(), arguments.end());  // which is how CLI11 wants them
+  try {
+    app.parse(std::move(arguments));
+    if (!environment.unknown.empty()) {
+      throw CLI::ValidationError(fmt::format(
+          "{}: no flag has this variable; --help names the variable of each flag as Env",
+          fmt::join(environment.unknown, ", ")));
+    }
+  } catch (const CLI::ParseError& error) {
+    const int status = app.exit(error);
+    if (status == 0) return 0;
+    if (!environment.variables.empty()) {
+      fmt::print(stderr, "Flags that come from the environment: {}\n",
+                 fmt::join(environment.variables, ", "));
+    }
+    return 2;
+  }
+  return -1;
+}
+
+}  // namespace
+
+int parse_options(int argc, char** argv, Options* o) {
+  CLI::App app(
+      "Serve a recurrent language model over gRPC and HTTP.\n"
+      "Example: recurve-server --model weights_tools/demo/xlstm-books --listen 127.0.0.1:50051\n"
+      "Each flag can also be set by the environment variable that it names as Env.",
+      "recurve-server");
+  app.set_version_flag("--version", version_line("recurve-server"),
+                       "Print the version and the commit and exit");
+  app.option_defaults()->always_capture_default();
+
+  app.add_option("--model", o->model,
+                 "Load the checkpoint in this directory, as on the Hugging Face Hub: config.json, "
+                 "safetensors, and tokenizer.json or tokenizer.model")
+      ->required()
+      ->group("Model");
+  app.add_flag("--random-weights", o->random_weights,
+               "Use random weights, for benchmarks: --model is a config.json or a directory with "
+               "one, and prompts must be token ids")
+      ->group("Model");
+  app.add_option("--tokenizer", o->tokenizer,
+                 "Read tokenizer and chat template from this directory; default: the model's; "
+                 "none: no tokenizer, prompts must be token ids")
+      ->group("Model");
+  app.add_option(
+         "--chat-template", o->chat_template,
+         "Use this chat template instead of the model's: a file, or one of " + chat_form_names())
+      ->group("Model");
+  app.add_option("--name", o->name,
+                 "Name of the model in answers; default: the name of its directory")
+      ->group("Model");
+  std::vector<std::string> formats = {"auto"};
+  for (const WeightFormat* format : kWeightFormats) formats.emplace_back(format->name);
+  app.add_option("--weights", o->weights,
+                 "Format of the weights of linear layers in memory; int8 and int4 have a scale for "
+                 "64 columns. auto: bf16, or the format of a quantized checkpoint")
+      ->check(CLI::IsMember(formats))
+      ->group("Model");
+  app.add_option("--head-weights", o->head_weights,
+                 "Format of the embedding and the head; default: as --weights")
+      ->check(CLI::IsMember(formats))
+      ->group("Model");
+  add_named(app, "--activations", &o->activations,
+            {{"f32", ActivationType::kF32},
+             {"bf16", ActivationType::kBF16},
+             {"int8", ActivationType::kInt8}},
+            "Narrowest type to which linear layers of the CPU may round their inputs, if the "
+            "processor multiplies it faster: bf16 with weights in bf16; int8 also 8 bits with "
+            "weights in int8 and int4. Faster, most of all for prompts, and less exact")
+      ->group("Model");
+  add_named(app, "--state", &o->state, {{"f32", DType::kF32}, {"bf16", DType::kBF16}},
+            "Type of states that are matrices; bf16 halves their memory and traffic and rounds "
+            "them after every token")
+      ->group("Model");
+
+  app.add_option("--device", o->device,
+                 "Compute on cpu, cuda:N (if built with CUDA), or reference, the slow definition "
+                 "of every op")
+      ->group("Machine");
+  app.add_option("--threads", o->threads,
+                 "Threads of the CPU backend; 0: one for each core within the CPU quota of the "
+                 "container")
+      ->check(CLI::Range(0, 1024))
+      ->group("Machine");
+  or_auto(
+      app.add_option("--slots", o->slots,
+                     "Sequences that can run at once; each has one state. auto: 16, or on a GPU as "
+                     "many as fit its free memory, at most 256"),
+      count_or_auto, "INT")
+      ->group("Machine");
+  or_auto(app.add_option(
+              "--rows-per-step", o->rows_per_step,
+              "Tokens computed in one step at most, of all sequences; more make prompts faster. "
+              "auto: 256, or on a GPU 1024"),
+          count_or_auto, "INT")
+      ->group("Machine");
+  app.add_option("--tpot-ms", o->tpot_ms,
+                 "Target time between two tokens of a stream, in milliseconds: prompts get the "
+                 "tokens of a step that fit into it, at least a chunk; 0: no limit")
+      ->check(CLI::Range(0.0, 1e6))
+      ->group("Machine");
+  app.add_option("--ttft-ms", o->ttft_ms,
+                 "Target time to the first token, in milliseconds: a request that other requests "
+                 "would delay beyond it gets RESOURCE_EXHAUSTED with the time after which to "
+                 "retry; 0: requests wait")
+      ->check(CLI::Range(0.0, 1e9))
+      ->group("Machine");
+
+  app.add_option("--listen", o->listen,
+                 "Serve gRPC on HOST:PORT or unix:PATH; port 0: any free port")
+      ->group("Service");
+  app.add_option("--http", o->http,
+                 "Serve HTTP on HOST:PORT: OpenAI's API (/v1/models, /v1/completions, "
+                 "/v1/chat/completions, /v1/responses), /v1/sessions, /tokenize, /health, "
+                 "/metrics, and a page at /; default: none")
+      ->group("Service");
+  app.add_option("--http-origin", o->http_origins,
+                 "Allow pages of https://HOST[:PORT] to use --http, and HOST as its name; HOST "
+                 "alone allows the name; *: all. Always allowed: addresses, localhost, names of "
+                 "one part, names under .internal and .svc. Several: comma-separated, or repeat "
+                 "the flag")
+      ->delimiter(',')
+      ->default_str("")
+      ->group("Service");
+  add_switch(app, "--http-page", &o->http_page, "Serve a page to try the model at / of --http");
+  app.add_option("--http-comment-ms", o->http_comment_ms,
+                 "Send a comment in a stream of --http that was silent for this time, so that no "
+                 "proxy closes it; milliseconds")
+      ->check(CLI::Range(1, 15'000))
+      ->group("Service");
+  app.add_option("--metrics", o->metrics,
+                 "Serve /metrics for Prometheus and /health on HOST:PORT, and nothing else; "
+                 "default: none")
+      ->group("Service");
+  auto* cert =
+      app.add_option("--tls-cert", o->tls_cert,
+                     "PEM file with the server's certificate chain: --listen, --http and --metrics "
+                     "then accept TLS only, except on local sockets. Read again when it changes");
+  auto* key = app.add_option("--tls-key", o->tls_key, "PEM file with the key of --tls-cert");
+  cert->needs(key)->group("Service");
+  key->needs(cert)->group("Service");
+  app.add_option("--tls-client-ca", o->tls_client_ca,
+                 "Require client certificates that a certificate in this PEM file has signed; "
+                 "default: not required")
+      ->needs(cert)
+      ->group("Service");
+  app.add_option("--keys", o->keys,
+                 "File of keys, as `recurve keys new` writes it: without one of them, or a "
+                 "certificate that it names, a client gets only health. Read again when it "
+                 "changes; default: none, every client may do everything")
+      ->group("Service");
+  app.add_option("--admin", o->admin,
+                 "Serve gRPC for operators on HOST:PORT: load, drain, aborting requests of others, "
+                 "and reflection are then only there; default: on --listen")
+      ->group("Service");
+  app.add_flag("--insecure-network", o->insecure_network,
+               "Allow addresses that other machines reach without TLS, or without keys")
+      ->group("Service");
+  add_switch(app, "--sandbox", &o->sandbox,
+             "Give up files that no flag names, programs, new connections and unused system "
+             "calls, by Landlock and seccomp where available; on a CPU only");
+  app.add_option("--max-queue", o->max_queue,
+                 "Requests that may wait for a slot; further ones get RESOURCE_EXHAUSTED")
+      ->check(CLI::Range(0, 1 << 24))
+      ->group("Service");
+  app.add_option("--request-memory", o->request_memory,
+                 "Bytes of all request messages in progress, e.g. 256MB; a message that does not "
+                 "fit gets RESOURCE_EXHAUSTED")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(uint64_t{1} << 20, uint64_t{1} << 40))
+      ->group("Service");
+  app.add_option("--stall-seconds", o->stall_seconds,
+                 "End a request whose client does not read its answer, or does not send its text, "
+                 "for this time; seconds")
+      ->check(CLI::Range(0.1, 86400.0))
+      ->group("Service");
+  app.add_option("--max-prompt-tokens", o->max_prompt_tokens, "Longest prompt, in tokens")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->group("Service");
+  app.add_option("--max-generated-tokens", o->max_generated_tokens, "Longest answer, in tokens")
+      ->check(CLI::Range(1, 1 << 30))
+      ->group("Service");
+  app.add_option("--max-message-bytes", o->max_message_bytes,
+                 "Largest request message, e.g. 16MB; larger ones get RESOURCE_EXHAUSTED")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(uint64_t{1024}, uint64_t{INT32_MAX}))
+      ->group("Service");
+  or_auto(app.add_option(
+              "--max-connections", o->max_connections,
+              "Connections at once; further ones are closed on accept. auto: as the limit of "
+              "open files allows, at most 10000"),
+          count_or_auto, "INT")
+      ->group("Service");
+  or_auto(
+      app.add_option("--max-connections-by-address", o->max_connections_by_address,
+                     "Connections from one address, or one IPv6 network of 64 bits. auto: half of "
+                     "--max-connections"),
+      count_or_auto, "INT")
+      ->group("Service");
+  add_switch(app, "--request-compression", &o->request_compression,
+             "Accept compressed request messages, which may expand to much memory");
+  add_switch(app, "--reflection", &o->reflection, "Offer gRPC server reflection");
+  app.add_option("--drain-seconds", o->drain_seconds,
+                 "Time for running requests to end after SIGTERM; seconds")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->group("Service");
+
+  or_auto(app.add_option(
+              "--session-memory", o->session_memory,
+              "Host memory for sessions and marks, e.g. 4GB; each reserves its state outside of "
+              "a slot. auto: half of the host memory, within control group and resource limits, "
+              "that is free after everything else"),
+          size_or_auto, "SIZE")
+      ->group("Sessions");
+  app.add_option("--session-ttl", o->session_ttl,
+                 "Close a session after this time without use; seconds; 0: never")
+      ->check(CLI::Range(0.0, 1e9))
+      ->group("Sessions");
+
+  or_auto(app.add_option(
+              "--prefix-memory", o->prefix_memory,
+              "Host memory for cached states of prompts, which prompts with the same prefix "
+              "reuse, e.g. 4GB; 0: no cache. auto: an eighth of the host memory that is free "
+              "after everything but sessions, at most 4096 states"),
+          size_or_auto, "SIZE")
+      ->group("Sessions");
+  app.add_flag("--prefix-shared", o->prefix_shared,
+               "Share cached states of prompts between tenants: the time of a prompt then "
+               "reveals what others have asked")
+      ->group("Sessions");
+  auto* states =
+      app.add_option(
+             "--state-dir", o->state_dir,
+             "Folder for sessions and cached prefixes: durable sessions survive a restart or a "
+             "crash, and other states move there when host memory is short; default: none")
+          ->group("Sessions");
+  app.add_option("--state-keys", o->state_keys,
+                 "Encrypt --state-dir with the keys in this file, as `recurve keys state new` "
+                 "writes it: the first key wraps a key for each tenant, the others open what they "
+                 "have wrapped; default: not encrypted")
+      ->needs(states)
+      ->group("Sessions");
+  or_auto(app.add_option(
+              "--state-disk", o->state_disk,
+              "Bytes that --state-dir may take, e.g. 40GB; a durable session reserves twice its "
+              "state. auto: what it has and half of the free space"),
+          size_or_auto, "SIZE")
+      ->group("Sessions");
+
+  add_named(app, "--log-level", &o->log_level,
+            {{"debug", LogLevel::kDebug},
+             {"info", LogLevel::kInfo},
+             {"warning", LogLevel::kWarning},
+             {"error", LogLevel::kError},
+             {"off", LogLevel::kOff}},
+            "Level of the log, which goes to standard error")
+      ->group("Logs");
+  add_named(app, "--log-format", &o->log_format,
+            {{"text", LogFormat::kText}, {"json", LogFormat::kJson}},
+            "Format of the log: one line an event")
+      ->group("Logs");
+  app.add_option("--traces", o->traces,
+                 "Send spans to the OpenTelemetry collector at http://HOST[:PORT], OTLP over HTTP; "
+                 "default: none")
+      ->group("Logs");
+  app.add_option("--trace-ratio", o->trace_ratio,
+                 "Sampling ratio of requests without a trace context; the clients decide for the "
+                 "others")
+      ->check(CLI::Range(0.0, 1.0))
+      ->group("Logs");
+
+  return parse(app, argc, argv);
+}
+
+}  // namespace recurve

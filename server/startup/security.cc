@@ -1,0 +1,105 @@
+#include "server/startup/security.h"
+
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+
+#include <filesystem>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "server/net/bind.h"
+#include "server/observe/log.h"
+#include "server/startup/sandbox.h"
+
+namespace recurve {
+
+std::shared_ptr<Keyring> make_keys(const Options& o) {
+  if (o.keys.empty()) return nullptr;
+  return std::make_shared<Keyring>(o.keys, [file = o.keys](const std::string& problem) {
+    if (problem.empty()) return log_event(LogLevel::kInfo, "keys_reloaded", {{"file", file}});
+    log_event(LogLevel::kError, "keys_not_reloaded", {{"what", problem}});
+  });
+}
+
+void check_network(const Options& o) {
+  if (o.insecure_network) return;
+  const bool known = !o.keys.empty() || !o.tls_client_ca.empty();
+  if (known && !o.tls_cert.empty()) return;
+  const std::pair<const char*, const std::string&> doors[] = {
+      {"--listen", o.listen}, {"--http", o.http}, {"--metrics", o.metrics}, {"--admin", o.admin}};
+  for (const auto& [flag, address] : doors) {
+    if (address.empty() || is_of_this_machine(address)) continue;
+    throw std::runtime_error(fmt::format(
+        "{} {} can be reached by other machines, and there is no {}: give {}, listen on 127.0.0.1, "
+        "or allow it with --insecure-network",
+        flag, address, o.tls_cert.empty() ? "TLS" : "key that clients need",
+        o.tls_cert.empty()
+            ? (known ? "--tls-cert and --tls-key" : "--tls-cert, --tls-key and --keys")
+            : "--keys"));
+  }
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// What the server opens by the command line: itself, what its links lead to, and where a file that
+// is replaced while it runs comes from, its folder.
+SandboxFiles needed_files(const Options& o) {
+  SandboxFiles files;
+  const auto add = [&](const std::string& path) {
+    std::error_code none;
+    if (path.empty() || !fs::exists(path, none)) return;
+    files.read.push_back(path);
+    if (!fs::is_directory(path, none)) {  // what belongs to a file lies beside it
+      files.read.push_back(fs::absolute(path, none).parent_path());
+      files.read.push_back(fs::canonical(path, none).parent_path());
+      return;
+    }
+    for (const auto& entry : fs::directory_iterator(path, none)) {
+      if (entry.is_symlink(none)) files.read.push_back(fs::canonical(entry.path(), none));
+    }
+  };
+  add(o.model);
+  if (o.tokenizer != "none") add(o.tokenizer);
+  add(o.chat_template);
+  for (const std::string& file : {o.tls_cert, o.tls_key, o.tls_client_ca, o.keys, o.state_keys}) {
+    if (file.empty()) continue;
+    std::error_code none;
+    files.read.push_back(fs::absolute(file, none).parent_path());
+    files.read.push_back(fs::canonical(file, none).parent_path());
+  }
+  if (!o.state_dir.empty()) {
+    std::error_code none;  // whoever opens it says why it cannot be made
+    fs::create_directories(o.state_dir, none);
+    files.write.push_back(o.state_dir);
+  }
+  for (const std::string& address : {o.listen, o.http, o.metrics, o.admin}) {
+    try {
+      const std::string name = file_of_address(address);
+      if (!name.empty()) files.sockets.push_back(fs::absolute(name).parent_path());
+    } catch (const std::runtime_error&) {  // whoever listens there says why it cannot be
+    }
+  }
+  files.connects = !o.traces.empty();
+  return files;
+}
+
+}  // namespace
+
+std::string give_up_privileges(const Options& o) {
+  // CUDA may have to start nvidia-modprobe, which makes the devices' files with root's rights.
+  if (!o.on_gpu()) prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  if (!o.keys.empty() || !o.state_keys.empty()) {
+    const rlimit none{.rlim_cur = 0, .rlim_max = 0};
+    setrlimit(RLIMIT_CORE, &none);
+  }
+  if (o.on_gpu()) return "none, as CUDA may start programs and opens files of its own";
+  if (!o.sandbox) return "none, as --sandbox off has it";
+  return enter_sandbox(needed_files(o));
+}
+
+}  // namespace recurve

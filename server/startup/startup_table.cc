@@ -1,0 +1,139 @@
+#include "server/startup/startup_table.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <map>
+#include <vector>
+
+#include "server/constraint/constraint_library.h"
+#include "server/prefix/prefix_cache.h"
+#include "server/session/session_store.h"
+#include "server/startup/engine_options.h"
+#include "server/startup/token_rules.h"
+
+namespace recurve {
+namespace {
+
+// The implementations, with the ops each of them serves.
+std::string ops_line(const Kernels& kernels) {
+  std::map<std::string, std::string> ops_of;
+  kernels.for_each([&](const char* op, const char* implementation) {
+    std::string& ops = ops_of[implementation];
+    ops += (ops.empty() ? "" : " ") + std::string(op);
+  });
+  std::string line;
+  for (const auto& [implementation, ops] : ops_of) {
+    line += fmt::format("{}{}: {}", line.empty() ? "" : "; ", implementation, ops);
+  }
+  return line;
+}
+
+// The memory of the host. Where the host computes too, it is said with the bound of what is
+// resident when all slots are used.
+std::string memory_line(const Options& options, double weights_and_states) {
+  std::string line = human_bytes(static_cast<double>(resident_bytes())) + " resident now";
+  if (options.on_gpu()) return line + ", on the host";
+  const double bound = 1.15 * weights_and_states + 64 * 1024 * 1024;
+  return line + "; 1.15 x (weights + slots) + 64 MiB = " + human_bytes(bound);
+}
+
+// Says what each session really takes: beside its state its place in maps and heap, and the tokens
+// seen.
+std::string sessions_line(const Model& model, const ServingInfo& info, const MemoryPlan& plan) {
+  const int64_t each = SessionStore::bytes_each(model.state_layout(), info.vocab_rows);
+  return fmt::format("{} of {} free host memory for sessions and marks: room for {} of {}",
+                     human_bytes(static_cast<double>(info.max_host_bytes)),
+                     human_bytes(static_cast<double>(plan.host_free)), info.max_host_bytes / each,
+                     human_bytes(static_cast<double>(each)));
+}
+
+// How many prompts of a typical length may leave a state.
+std::string prefixes_line(const Options& options, const Model& model, const MemoryPlan& plan) {
+  if (plan.prefixes == 0) return "no states of prompts are kept (--prefix-memory)";
+  constexpr int64_t kTypicalTokens = 2048;
+  const int64_t each =
+      PrefixCache::bytes_each(model.state_layout(), model.info().chunk, kTypicalTokens);
+  return fmt::format("{} for states that prompts leave: room for about {}{}",
+                     human_bytes(static_cast<double>(plan.prefixes)),
+                     static_cast<int64_t>(plan.prefixes) / each,
+                     options.prefix_shared ? ", shared between tenants" : "");
+}
+
+// And what a server before has left there.
+std::string folder_line(const Options& options, const EngineStats& stats) {
+  const int others = stats.sessions_other_model;
+  return fmt::format(
+      "{}, {} at most; found {} sessions{}, {} states of prompts, {}", options.state_dir,
+      human_bytes(static_cast<double>(state_store_options(options).most_bytes)),
+      stats.sessions.load(), others > 0 ? fmt::format(" ({} of other models)", others) : "",
+      stats.prefix_states_disk.load(), human_bytes(static_cast<double>(stats.prefix_bytes_disk)));
+}
+
+// What answers can be kept to.
+std::string constraints_line(const MemoryPlan& plan) {
+  if (!has_constraint_library()) return "none: built without structured output";
+  return fmt::format("{} of compiled schemas and grammars, their masks and their rules are kept",
+                     human_bytes(static_cast<double>(plan.constraints)));
+}
+
+}  // namespace
+
+std::string human_bytes(double bytes) {
+  const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  size_t unit = 0;
+  for (; bytes >= 1024 && unit < 4; ++unit) bytes /= 1024;
+  return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.1f} {}", bytes, units[unit]);
+}
+
+int64_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t total = 0, resident = 0;
+  statm >> total >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+std::string startup_table(const Options& options, const Model& model, const Tokenizer& tokenizer,
+                          const Chat& chat, const Backend& backend, const ServingInfo& info,
+                          const MemoryPlan& plan, const EngineStats& stats, int port) {
+  const double weights = static_cast<double>(model.info().weight_bytes);
+  const double states = static_cast<double>(info.slots) * static_cast<double>(info.state_bytes);
+  std::vector<std::pair<const char*, std::string>> rows = {
+      {"model", fmt::format("{}, {}: {}", info.model_name, info.family, model.info().description)},
+      {"weights",
+       fmt::format("{:.1f} M parameters, {} in {}", static_cast<double>(info.parameters) / 1e6,
+                   human_bytes(weights), info.weight_type)},
+      {"head", model.info().head},
+      {"tokenizer", tokenizer.description()},
+      {"ends", ends_line(info.tokens, tokenizer)},
+      {"chat",
+       chat.format != nullptr ? "messages are written by the model's template" : chat.problem},
+      {"state", fmt::format("{} a session, however long; matrices in {}",
+                            human_bytes(static_cast<double>(info.state_bytes)),
+                            options.state == DType::kBF16 ? "bf16" : "f32")},
+      {"slots", fmt::format("{}, {} of states", info.slots, human_bytes(states))},
+      {"sessions", sessions_line(model, info, plan)},
+      {"prefixes", prefixes_line(options, model, plan)},
+      {"grammars", constraints_line(plan)},
+      {"queue", fmt::format("{} requests", options.max_queue)},
+      {"step", fmt::format("{} rows at most, prompts cut every {} tokens", choose_rows(options),
+                           info.chunk_tokens)},
+      {"memory", memory_line(options, weights + states)},
+      {"planned", plan.arithmetic(info.slots)},
+      {"backend", backend.name()},
+      {"ops", ops_line(backend.kernels())},
+      {"listening",
+       fmt::format("{}{}", options.listen,
+                   options.listen.ends_with(":0") ? fmt::format(" (port {})", port) : "")},
+  };
+  if (!options.state_dir.empty()) {
+    rows.emplace_back("kept in", folder_line(options, stats));
+  }
+  if (!options.http.empty()) rows.emplace_back("http", options.http);
+  std::string table;
+  for (const auto& [name, value] : rows) table += fmt::format("  {:<10} {}\n", name, value);
+  return table;
+}
+
+}  // namespace recurve

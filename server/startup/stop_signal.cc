@@ -1,0 +1,85 @@
+#include "server/startup/stop_signal.h"
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+
+#include "server/observe/log.h"
+
+namespace recurve {
+namespace {
+
+// How long the end of the process waits for a log that nobody reads.
+constexpr std::chrono::milliseconds kLastWords(200);
+
+sigset_t stop_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  return set;
+}
+
+}  // namespace
+
+StopSignal::StopSignal() {
+  std::signal(SIGHUP, SIG_IGN);
+  std::signal(SIGPIPE, SIG_IGN);
+  const sigset_t set = stop_signals();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  watcher_ = std::thread([this] { watch(); });
+}
+
+StopSignal::~StopSignal() {
+  {
+    std::lock_guard lock(mutex_);
+    leaving_ = true;
+  }
+  pthread_kill(watcher_.native_handle(), SIGTERM);
+  watcher_.join();
+}
+
+void StopSignal::watch() {
+  const sigset_t set = stop_signals();
+  for (int signal = 0; sigwait(&set, &signal) == 0;) {
+    std::lock_guard lock(mutex_);
+    if (leaving_) return;
+    on_signal(signal);
+  }
+}
+
+// Under the lock.
+void StopSignal::on_signal(int signal) {
+  if (signalled_) {
+    log_text("recurve-server: a second signal to stop: ends at once, without what is under way\n");
+    flush_log(kLastWords);
+    std::_Exit(128 + signal);
+  }
+  log_event(LogLevel::kInfo, "signal",
+            {{"signal", signal == SIGINT ? "SIGINT" : "SIGTERM"},
+             {"effect", raised_ ? "the drain goes on" : "drains"}});
+  signalled_ = true;
+  raised_ = true;
+  changed_.notify_all();
+}
+
+void StopSignal::raise(double drain_seconds) {
+  std::lock_guard lock(mutex_);
+  if (raised_) return;
+  raised_ = true;
+  drain_seconds_ = drain_seconds;
+  changed_.notify_all();
+}
+
+bool StopSignal::raised() const {
+  std::lock_guard lock(mutex_);
+  return raised_;
+}
+
+std::optional<double> StopSignal::wait() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return raised_; });
+  return drain_seconds_;
+}
+
+}  // namespace recurve

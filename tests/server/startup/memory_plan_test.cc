@@ -1,0 +1,163 @@
+#include "server/startup/memory_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/backend.h"
+#include "kernels/dry_run_backend.h"
+#include "model/load_model.h"
+#include "server/startup/engine_options.h"
+
+namespace recurve::memory_plan_test {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr size_t kGiB = size_t{1} << 30;
+
+// 10 GiB of weights, 1 GiB a state, 0.25 GiB a slot for the rest, 1 GiB kept back.
+MemoryPlan plan_with(size_t free) {
+  return {.free = free,
+          .host_free = 100 * kGiB,
+          .weights = 10 * kGiB,
+          .state = kGiB,
+          .reserve = kGiB,
+          .steps = [](int slots) { return static_cast<size_t>(slots) * kGiB / 4; }};
+}
+
+Options options_with(int slots, const char* device) {
+  Options options;
+  options.slots = slots;
+  options.device = device;
+  return options;
+}
+
+std::string refusal(const Options& options, const MemoryPlan& plan) {
+  try {
+    choose_slots(options, plan);
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(MemoryPlanTest, MostSlotsAreThoseThatFitAndOneMoreDoesNot) {
+  for (const size_t free : {13 * kGiB, 14 * kGiB, 20 * kGiB, 137 * kGiB, 1000 * kGiB}) {
+    const MemoryPlan plan = plan_with(free);
+    const int most = plan.most_slots(500);
+    if (most > 0) {
+      EXPECT_LE(plan.total(most), free);
+    }
+    if (most < 500) {
+      EXPECT_GT(plan.total(most + 1), free);
+    }
+  }
+  // 12 + 1.25 slots <= 137
+  EXPECT_EQ(plan_with(137 * kGiB).most_slots(500), 100);
+  EXPECT_EQ(plan_with(137 * kGiB).most_slots(64), 64);
+  EXPECT_EQ(plan_with(13 * kGiB).most_slots(500), 0);
+}
+
+TEST(MemoryPlanTest, AutomaticSlotsFillAGpuAndAreFewElsewhere) {
+  EXPECT_EQ(choose_slots(options_with(0, "cuda:0"), plan_with(137 * kGiB)), 100);
+  EXPECT_EQ(choose_slots(options_with(0, "cuda:0"), plan_with(1000 * kGiB)), kMostAutomatic);
+  EXPECT_EQ(choose_slots(options_with(0, "cpu"), plan_with(137 * kGiB)), kFewAutomatic);
+  EXPECT_EQ(choose_slots(options_with(0, "cpu"), plan_with(17 * kGiB)), 4);
+  EXPECT_EQ(choose_slots(options_with(77, "cuda:0"), plan_with(137 * kGiB)), 77);
+}
+
+TEST(MemoryPlanTest, RefusalsShowTheArithmeticAndWhatFits) {
+  EXPECT_THAT(refusal(options_with(101, "cuda:3"), plan_with(137 * kGiB)),
+              AllOf(HasSubstr("device 'cuda:3'"), HasSubstr("weights 10.00"),
+                    HasSubstr("states (101 + 1) x 1.0000 = 102.00"),
+                    HasSubstr("sampling 25.25 = 138.25 GiB"), HasSubstr("137.00 GiB are free"),
+                    HasSubstr("--slots 100 fits")));
+  EXPECT_THAT(refusal(options_with(1000000, "cpu"), plan_with(137 * kGiB)),
+              AllOf(HasSubstr("before activations"), HasSubstr("--slots 100 fits")));
+  EXPECT_THAT(refusal(options_with(0, "cuda:0"), plan_with(9 * kGiB)),
+              HasSubstr("not even --slots 1 fits"));
+}
+
+// Where the model is on the host too, it has gone from what the host has.
+TEST(MemoryPlanTest, SessionsHaveHalfOfWhatIsLeft) {
+  MemoryPlan plan = plan_with(100 * kGiB);  // 16 slots: 12 + 1.25 x 16 = 32
+  plan_sessions(options_with(16, "cpu"), 16, &plan);
+  EXPECT_EQ(plan.sessions, 34 * kGiB);
+  EXPECT_EQ(plan.total(16), 66 * kGiB);
+  EXPECT_THAT(plan.arithmetic(16), HasSubstr("+ sessions 34.00"));
+
+  plan = plan_with(100 * kGiB);
+  plan.on_host = false;
+  plan_sessions(options_with(16, "cuda:0"), 16, &plan);
+  EXPECT_EQ(plan.sessions, 50 * kGiB - (size_t{32} << 20));
+  EXPECT_EQ(plan.total(16), 32 * kGiB) << "of the device";
+}
+
+TEST(MemoryPlanTest, SessionsThatDoNotFitAreRefused) {
+  for (const char* device : {"cpu", "cuda:0"}) {
+    Options options = options_with(16, device);
+    MemoryPlan plan = plan_with(100 * kGiB);
+    plan.on_host = !options.on_gpu();
+    options.session_memory = 60 * kGiB;
+    plan_sessions(options, 16, &plan);
+    EXPECT_EQ(plan.sessions, 60 * kGiB);
+    options.session_memory = 120 * kGiB;
+    try {
+      plan_sessions(options, 16, &plan);
+      ADD_FAILURE() << device;
+    } catch (const std::runtime_error& error) {
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("--session-memory 120.00"),
+                                      HasSubstr("100.00 GiB are free"), HasSubstr("or less fits")));
+    }
+  }
+}
+
+TEST(MemoryPlanTest, StatesOfPromptsTakeAQuarterOfWhatIsLeftOrAreRefused) {
+  Options options = options_with(16, "cpu");
+  MemoryPlan plan = plan_with(100 * kGiB);
+  plan_sessions(options, 16, &plan);
+  const size_t left = 100 * kGiB - plan.total(16);
+  plan_prefixes(options, 16, &plan);
+  EXPECT_EQ(plan.prefixes, std::min(left / 4, kMostPrefixStates * plan.state));
+  EXPECT_THAT(plan.arithmetic(16), HasSubstr("+ prefixes "));
+  options.prefix_memory = 0;
+  plan_prefixes(options, 16, &plan);
+  EXPECT_EQ(plan.prefixes, 0u);
+  options.prefix_memory = left;
+  plan_prefixes(options, 16, &plan);
+  EXPECT_EQ(plan.total(16), 100 * kGiB);
+  options.prefix_memory = left + kGiB;
+  try {
+    plan_prefixes(options, 16, &plan);
+    ADD_FAILURE();
+  } catch (const std::runtime_error& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("--prefix-memory"), HasSubstr("or less fits")));
+  }
+}
+
+// Notes what is really allocated, of an engine and a model on the reference backend.
+TEST(MemoryPlanTest, WhatIsPlannedIsWhatIsTaken) {
+  const std::string golden = std::string(RECURVE_SOURCE_DIR) + "/tests/golden/";
+  for (const char* model :
+       {"xlstm/single", "mamba/hf", "mamba2/groups", "gla/retnet", "xlstm_blocks/vanilla",
+        "rnn/slstm", "rwkv7/heads", "delta_net/gated_groups", "recurrent_gemma/pattern"}) {
+    Options options = options_with(3, "reference");
+    options.model = golden + model;
+    const auto backend = make_backend("reference");
+    const MemoryPlan plan = plan_memory(options, *backend);
+    const size_t before = backend->allocated();
+    Checkpoint checkpoint = open_checkpoint(options);
+    const auto loaded = load_model(checkpoint, *backend, load_options(options));
+    EXPECT_EQ(backend->allocated() - before, plan.weights) << model;
+    AdmissionQueue queue(1);
+    EngineStats stats;
+    EngineMetrics metrics;
+    const auto vocab = static_cast<int32_t>(loaded->info().vocab);
+    const Engine engine(*loaded, *backend, {.rows = vocab, .usable = vocab, .eos_ids = {}}, queue,
+                        stats, metrics, engine_options(options, 3, 0));
+    EXPECT_EQ(backend->allocated() - before + plan.reserve + plan.constraints, plan.total(3))
+        << model;
+  }
+}
+
+}  // namespace recurve::memory_plan_test

@@ -1,0 +1,164 @@
+#include "server/startup/options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+namespace recurve::options_test {
+
+using ::testing::HasSubstr;
+
+struct Parsed {
+  int status;
+  Options options;
+  std::string said;  // on standard error
+};
+
+Parsed parse(std::vector<std::string> flags) {
+  flags.insert(flags.begin(), {"recurve-server", "--model", "m"});
+  std::vector<char*> argv;
+  for (std::string& flag : flags) argv.push_back(flag.data());
+  Parsed parsed{};
+  ::testing::internal::CaptureStderr();
+  parsed.status = parse_options(static_cast<int>(argv.size()), argv.data(), &parsed.options);
+  parsed.said = ::testing::internal::GetCapturedStderr();
+  return parsed;
+}
+
+TEST(OptionsTest, AMessageSizeThatGrpcCannotCountIsRefused) {
+  EXPECT_EQ(parse({"--max-message-bytes", "64MB"}).options.max_message_bytes, 64u << 20);
+  EXPECT_EQ(parse({"--max-message-bytes", "2147483647"}).status, -1);
+  for (const char* size : {"2GiB", "2147483648", "4GiB"}) {
+    const Parsed parsed = parse({"--max-message-bytes", size});
+    EXPECT_EQ(parsed.status, 2) << size;
+    EXPECT_THAT(parsed.said, HasSubstr("--max-message-bytes"));
+    EXPECT_THAT(parsed.said, HasSubstr("2147483647"));
+  }
+}
+
+TEST(OptionsTest, SwitchesAreOnOrOff) {
+  EXPECT_TRUE(parse({}).options.reflection);
+  EXPECT_FALSE(parse({}).options.request_compression);
+  EXPECT_FALSE(parse({"--reflection", "off"}).options.reflection);
+  EXPECT_TRUE(parse({"--request-compression", "on"}).options.request_compression);
+  EXPECT_EQ(parse({"--reflection", "perhaps"}).status, 2);
+}
+
+TEST(OptionsTest, ConnectionsAreANumberOrAuto) {
+  EXPECT_EQ(parse({"--max-connections", "auto"}).options.max_connections, 0);
+  EXPECT_EQ(parse({"--max-connections", "77"}).options.max_connections, 77);
+  EXPECT_EQ(parse({"--max-connections-by-address", "7"}).options.max_connections_by_address, 7);
+}
+
+// A variable of the environment as long as this lives.
+class Variable {
+ public:
+  Variable(std::string name, const std::string& value) : name_(std::move(name)) {
+    setenv(name_.c_str(), value.c_str(), 1);
+  }
+  ~Variable() { unsetenv(name_.c_str()); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  std::string name_;
+};
+
+std::string help() {
+  ::testing::internal::CaptureStdout();
+  EXPECT_EQ(parse({"--help"}).status, 0);
+  return ::testing::internal::GetCapturedStdout();
+}
+
+TEST(OptionsTest, TheEnvironmentSaysWhatTheCommandLineLeavesOpen) {
+  const Variable queue("RECURVE_SERVER_MAX_QUEUE", "17");
+  const Variable slots("RECURVE_SERVER_SLOTS", "auto");
+  const Variable flag("RECURVE_SERVER_RANDOM_WEIGHTS", "true");
+  const Variable list("RECURVE_SERVER_HTTP_ORIGIN", "a.example,b.example");
+  const Variable empty("RECURVE_SERVER_DEVICE", "");
+  const Options o = parse({}).options;
+  EXPECT_EQ(o.max_queue, 17);
+  EXPECT_EQ(o.slots, 0);
+  EXPECT_TRUE(o.random_weights);
+  EXPECT_THAT(o.http_origins, ::testing::ElementsAre("a.example", "b.example"));
+  EXPECT_EQ(o.device, "cpu");
+  EXPECT_EQ(parse({"--max-queue", "3"}).options.max_queue, 3);
+  EXPECT_EQ(parse({"--max-queue=4"}).options.max_queue, 4);
+  EXPECT_FALSE(parse({"--random-weights=false"}).options.random_weights);
+}
+
+TEST(OptionsTest, ARequiredFlagMayStandInTheEnvironment) {
+  const Variable model("RECURVE_SERVER_MODEL", "/models/it");
+  std::string program = "recurve-server";
+  char* argv[] = {program.data()};
+  Options options;
+  EXPECT_EQ(parse_options(1, argv, &options), -1);
+  EXPECT_EQ(options.model, "/models/it");
+}
+
+TEST(OptionsTest, WhatTheEnvironmentSaysIsCheckedAsFlagsAre) {
+  const Variable slots("RECURVE_SERVER_SLOTS", "many");
+  const Parsed parsed = parse({});
+  EXPECT_EQ(parsed.status, 2);
+  EXPECT_THAT(parsed.said, HasSubstr("--slots"));
+  EXPECT_THAT(parsed.said, HasSubstr("RECURVE_SERVER_SLOTS"));
+}
+
+TEST(OptionsTest, AVariableOfNoFlagIsRefused) {
+  const Variable typo("RECURVE_SERVER_SLOT", "4");
+  const Parsed parsed = parse({});
+  EXPECT_EQ(parsed.status, 2);
+  EXPECT_THAT(parsed.said, HasSubstr("RECURVE_SERVER_SLOT: no flag has this variable"));
+}
+
+TEST(OptionsTest, WhatKubernetesMakesOfAServicesNameIsNoFlag) {
+  const Variable port("RECURVE_SERVER_PORT", "tcp://10.0.0.1:50051");
+  const Variable host("RECURVE_SERVER_SERVICE_HOST", "10.0.0.1");
+  const Variable tcp("RECURVE_SERVER_PORT_50051_TCP_ADDR", "10.0.0.1");
+  EXPECT_EQ(parse({}).status, -1);
+  EXPECT_THAT(help(), ::testing::Not(HasSubstr("RECURVE_SERVER_PORT")))
+      << "a flag of that name could not be told from Kubernetes' variables";
+}
+
+// How the help says a flag's kind and default: that depends on CLI11's version.
+auto says(const std::string& flag, const std::string& otherwise) {
+  return ::testing::AnyOf(HasSubstr(flag + "=" + otherwise + " "),
+                          HasSubstr(flag + " [" + otherwise + "] "));
+}
+
+TEST(OptionsTest, ValuesThatHaveNamesAreSaidByThem) {
+  EXPECT_THAT(help(), says("--activations TEXT:{bf16,f32,int8}", "f32"));
+  EXPECT_THAT(help(), says("--state TEXT:{bf16,f32}", "f32"));
+  for (const char letter : help()) ASSERT_TRUE(letter == '\n' || letter < 0 || letter >= ' ');
+  const auto refused = parse({"--state", "int8"});
+  EXPECT_NE(refused.status, 0);
+  EXPECT_THAT(refused.said, HasSubstr("--state: wanted one of {bf16,f32}, found int8"));
+  EXPECT_THAT(parse({"--state", "1"}).said, HasSubstr("wanted one of {bf16,f32}, found 1"));
+}
+
+TEST(OptionsTest, WhatMayBeAutoSaysSo) {
+  for (const char* flag : {"--slots INT", "--rows-per-step INT", "--max-connections INT",
+                           "--max-connections-by-address INT", "--session-memory SIZE",
+                           "--prefix-memory SIZE", "--state-disk SIZE"}) {
+    EXPECT_THAT(help(), says(std::string(flag) + "|auto", "auto"));
+  }
+  for (const char* wrong : {"many", "-1", "1048577"}) {
+    EXPECT_THAT(parse({"--slots", wrong}).said, HasSubstr("--slots: Value " + std::string(wrong)));
+  }
+}
+
+TEST(OptionsTest, HelpNamesEachFlagsVariable) {
+  const std::string text = help();
+  size_t flags = 0, variables = 0;
+  for (size_t at = 0; (at = text.find("\n  --", at)) != std::string::npos; ++at) ++flags;
+  for (size_t at = 0; (at = text.find("Env:RECURVE_SERVER_", at)) != std::string::npos; ++at) {
+    ++variables;
+  }
+  EXPECT_GT(flags, 30u);
+  EXPECT_EQ(variables, flags - 1) << "all but --version; --help has a short form too";
+}
+
+}  // namespace recurve::options_test

@@ -1,0 +1,60 @@
+#include "server/startup/startup_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "server/startup/engine_options.h"
+#include "server/text/tokenizers/id_tokenizer.h"
+
+namespace recurve::startup_table_test {
+
+using ::testing::HasSubstr;
+
+// The table of a golden checkpoint.
+std::string table_of(const std::string& checkpoint, const std::string& state_dir = "") {
+  Options options;
+  options.state_dir = state_dir;
+  options.state_disk = uint64_t{1} << 30;
+  options.model = std::string(RECURVE_SOURCE_DIR) + "/tests/golden/" + checkpoint;
+  options.device = "reference";
+  const auto backend = make_backend(options.device);
+  Checkpoint files = open_checkpoint(options);
+  const auto model = load_model(files, *backend, load_options(options));
+  const IdTokenizer tokenizer(static_cast<int32_t>(model->info().vocab));
+  const ServingInfo info{
+      .model_name = "golden",
+      .family = model->info().family,
+      .state_bytes = 1,
+      .tokens = {.bos = {}, .eos = {7}, .eos_files = {"config.json, generation_config.json"}},
+      .slots = 1,
+      .max_host_bytes = 1};
+  MemoryPlan plan;
+  plan.steps = [](int) { return size_t{0}; };
+  EngineStats stats;
+  stats.sessions = 3;
+  stats.prefix_states_disk = 12;
+  stats.prefix_bytes_disk = 3 << 20;
+  return startup_table(options, *model, tokenizer, Chat{}, *backend, info, plan, stats, 50051);
+}
+
+TEST(StartupTable, SaysWhichTensorTheHeadIs) {
+  EXPECT_THAT(
+      table_of("xlstm/tied_with_head"),
+      HasSubstr("\n  head       lm_head.weight, which differs from the embedding though the "
+                "config ties them\n"));
+  EXPECT_THAT(table_of("xlstm/tied_bf16"), HasSubstr("\n  head       the embedding\n"));
+  EXPECT_THAT(table_of("xlstm/single"), HasSubstr("\n  head       lm_head.weight\n"));
+}
+
+TEST(StartupTable, SaysWhatEndsAnswersAndWhichFileSaysSo) {
+  EXPECT_THAT(table_of("xlstm/single"),
+              HasSubstr("\n  ends       7 (config.json, generation_config.json)\n"));
+}
+
+TEST(StartupTable, SaysWhatAServerBeforeHasLeft) {
+  EXPECT_THAT(table_of("xlstm/single", "/states"),
+              HasSubstr("\n  kept in    /states, 1.0 GiB at most; found 3 sessions, 12 states of "
+                        "prompts, 3.0 MiB\n"));
+}
+
+}  // namespace recurve::startup_table_test
