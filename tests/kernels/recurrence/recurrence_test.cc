@@ -2,7 +2,7 @@
 // whatever the cut on the grid, the neighbours, the slots and the threads.
 #include <gtest/gtest.h>
 
-#include "tests/kernels/recurrence_families.h"
+#include "tests/kernels/recurrence/recurrence_families.h"
 
 namespace recurve::testing::recurrence_test {
 

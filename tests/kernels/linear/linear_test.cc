@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "tests/kernels/linear_case.h"
+#include "tests/kernels/linear/linear_case.h"
 
 namespace recurve::testing::linear_test {
 
