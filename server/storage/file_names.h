@@ -18,6 +18,13 @@ inline std::string file_name(std::string_view kind, uint64_t number) {
   return fmt::format("{}{}", kind, number);
 }
 
+// The name that a file had before it was set aside, or will have once it is whole.
+inline std::string_view final_name(std::string_view name) {
+  if (name.starts_with(kSetAside)) name.remove_prefix(kSetAside.size());
+  if (name.ends_with(kBeingMade)) name.remove_suffix(kBeingMade.size());
+  return name;
+}
+
 // The number of a file of that kind; 0: it is none. Numbers of ours are far from the largest.
 inline uint64_t number_of(std::string_view name, std::string_view kind) {
   if (!name.starts_with(kind)) return 0;

@@ -1,25 +1,31 @@
-// A store of states: how a group of changes is committed.
+// A store of states: how a group of changes is committed, how states are read, and what becomes of
+// those that nothing wants any more.
 #include "server/storage/state_store.h"
 
-#include <algorithm>
-#include <stdexcept>
+#include <fmt/format.h>
 
-#include "server/storage/file_names.h"
+#include <stdexcept>
+#include <utility>
 
 namespace recurve {
-// What has become of a change so far.
-struct StateStore::Written {
-  std::string error = {};
-  Place place = {};  // of its state
-  bool has_state = false, in_segment = false, own_file = false;
-};
+namespace {
+
+ReadAt reader_of(const FileSystem::Reader& blob) {
+  return [&blob](uint64_t offset, std::span<std::byte> to) { blob.read(offset, to); };
+}
+
+}  // namespace
 
 StateStore::StateStore(std::unique_ptr<FileSystem> files, const Options& options)
-    : files_(std::move(files)), options_(options) {
+    : files_(std::move(files), options.most_bytes),
+      blobs_(files_, {.own_file = options.own_file, .segment_bytes = options.segment_bytes}),
+      log_(files_, options.journal_slack) {
   recover();
 }
 
 StateStore::~StateStore() = default;
+
+StoredState::~StoredState() { store_.let_go(id_); }
 
 uint64_t StateStore::new_id() {
   const std::lock_guard lock(mutex_);
@@ -31,13 +37,12 @@ std::vector<StateStore::Outcome> StateStore::commit(std::span<const Change> chan
     return std::vector<Outcome>(changes.size(), {.error = why});
   }
   give_up_expendable(changes);
-  make_room(changes);
-  std::vector<Written> written(changes.size());
-  write_states(changes, &written);
-  write_journal(changes, &written);
+  make_capacity(changes);
   std::vector<Outcome> outcomes(changes.size());
+  write_states(changes, &outcomes);
+  write_journal(changes, &outcomes);
   const std::lock_guard lock(mutex_);
-  for (size_t c = 0; c < changes.size(); ++c) apply(changes[c], &written[c], &outcomes[c]);
+  for (size_t c = 0; c < changes.size(); ++c) apply(changes[c], &outcomes[c]);
   return outcomes;
 }
 
@@ -52,142 +57,52 @@ void StateStore::give_up_expendable(std::span<const Change> changes) {
 }
 
 // Nothing is removed once the first state is written, as nothing names it yet.
-void StateStore::make_room(std::span<const Change> changes) {
+void StateStore::make_capacity(std::span<const Change> changes) {
   uint64_t wanted = 0;
   for (const Change& change : changes) {
     constexpr uint64_t kFrame = 64 << 10;
     wanted +=
         change.text.size() + (change.state ? change.state->header.layout.bytes() + kFrame : 0);
   }
-  const auto full = [&] { return usage().bytes + wanted > options_.most_bytes; };
-  while (full() && tidy(Hurry::kFull)) continue;
+  while (!files_.has_capacity(wanted) && tidy(Hurry::kFull)) continue;
 }
 
-void StateStore::write_states(std::span<const Change> changes, std::vector<Written>* written) {
+void StateStore::write_states(std::span<const Change> changes, std::vector<Outcome>* outcomes) {
   bool durable = false;
-  leave_full_segment();
+  blobs_.begin_group();
   for (size_t c = 0; c < changes.size(); ++c) {
     if (!changes[c].state) continue;
-    Written& one = (*written)[c];
     durable |= !changes[c].key.empty();
     try {
-      write_state(changes[c], &one);
+      write_state(changes[c]);
     } catch (const std::exception& error) {
-      one.error = error.what();
-      if (one.in_segment) give_up_segment(error.what(), written);
+      (*outcomes)[c].error = error.what();
     }
   }
-  if (durable) sync_states(written);
+  if (!durable) return;
+  const std::map<uint64_t, std::string> unsure = blobs_.sync();
+  for (size_t c = 0; c < changes.size() && !unsure.empty(); ++c) {
+    if (!changes[c].state || !(*outcomes)[c].error.empty()) continue;
+    const auto found = unsure.find(changes[c].state->header.id);
+    if (found != unsure.end()) (*outcomes)[c].error = found->second;
+  }
 }
 
-void StateStore::write_state(const Change& change, Written* written) {
+void StateStore::write_state(const Change& change) {
   const StateHeader& header = change.state->header;
-  const size_t bytes = header.layout.bytes();
   const StateFrame frame = frame_of(header, change.state->image);
-  Place& place = written->place;
-  const uint64_t all = frame.bytes(bytes);
-  check_room(all);
-  files_->prepare_for(change.tenant);
-  place.durable = !change.key.empty();
-  written->in_segment = all < options_.own_file;
-  std::unique_ptr<FileSystem::Writer> own;
-  if (written->in_segment) {
-    place = place_in_segment(all, place.durable);
-  } else {
-    place.bytes = all;
-    written->own_file = true;
-    own = files_->create(file_name(kStateFile, header.id));
-    folder_dirty_ = true;
-    const std::lock_guard lock(mutex_);
-    usage_.bytes += all;
-  }
-  FileSystem::Writer& writer = own ? *own : *segment_;
   std::vector<std::string_view> parts = written_parts(change.state->image);
   parts.insert(parts.begin(), frame.front);
   parts.push_back(frame.back);
-  writer.append_of(change.tenant, parts);
-  written->has_state = true;
-  if (own != nullptr && place.durable) sync(*own);
+  blobs_.put(header.id, change.tenant, parts, !change.key.empty());
 }
 
-// The place of the next bytes of the open segment, which are to be appended.
-StateStore::Place StateStore::place_in_segment(uint64_t bytes, bool durable) {
-  open_segment();
-  segment_dirty_ = true;
-  const std::lock_guard lock(mutex_);
-  Segment& segment = segments_[segment_number_];
-  const Place place{
-      .segment = segment_number_, .offset = segment.bytes, .bytes = bytes, .durable = durable};
-  segment.bytes += bytes;
-  usage_.bytes += bytes;
-  return place;
-}
-
-void StateStore::sync(FileSystem::Writer& writer) {
-  writer.sync();
-  const std::lock_guard lock(mutex_);
-  ++usage_.syncs;
-}
-
-// Between two groups: what is committed together has one sync. What of it is to last has been
-// synced by then.
-void StateStore::leave_full_segment() {
-  const std::lock_guard lock(mutex_);
-  if (segment_ && segments_[segment_number_].bytes < options_.segment_bytes) return;
-  segment_.reset();
-  segment_dirty_ = false;
-}
-
-void StateStore::open_segment() {
-  if (segment_) return;
-  ++segment_number_;
-  const std::string name = file_name(kSegmentFile, segment_number_);
-  segment_ = files_->create(name);
-  folder_dirty_ = true;
-  const std::lock_guard lock(mutex_);
-  segments_[segment_number_].reader = files_->open(name);
-}
-
-void StateStore::sync_segment() {
-  if (segment_ && segment_dirty_) sync(*segment_);
-  segment_dirty_ = false;
-}
-
-// Nothing is known of what was appended to it since its last sync: what is to last of that is not
-// done.
-void StateStore::give_up_segment(const char* why, std::vector<Written>* written) {
-  segment_.reset();
-  segment_dirty_ = false;
-  for (Written& one : *written) {
-    const bool unknown = one.place.segment == segment_number_ && one.place.durable;
-    if (one.has_state && unknown && one.error.empty()) one.error = why;
-  }
-}
-
-// States that are to last are there before anything names them.
-void StateStore::sync_states(std::vector<Written>* written) {
-  try {
-    sync_segment();
-  } catch (const std::exception& error) {
-    give_up_segment(error.what(), written);
-  }
-  try {
-    if (folder_dirty_) files_->sync_folder();
-    folder_dirty_ = false;
-  } catch (const std::exception& error) {
-    for (Written& one : *written) {
-      if (one.has_state && one.place.durable && one.error.empty()) one.error = error.what();
-    }
-  }
-}
-
-void StateStore::write_journal(std::span<const Change> changes, std::vector<Written>* written) {
+void StateStore::write_journal(std::span<const Change> changes, std::vector<Outcome>* outcomes) {
   std::string entries;
   for (size_t c = 0; c < changes.size(); ++c) {
     const Change& change = changes[c];
-    Written& one = (*written)[c];
-    if (change.key.empty() || !one.error.empty()) continue;
-    if (one.has_state) write_location(change.state->header.id, one.place, &entries);
+    if (change.key.empty() || !(*outcomes)[c].error.empty()) continue;
+    if (change.state) append_entry(blobs_.location(change.state->header.id), &entries);
     if (change.removes) {
       append_entry(RecordRemoved{change.key}, &entries);
     } else {
@@ -196,135 +111,57 @@ void StateStore::write_journal(std::span<const Change> changes, std::vector<Writ
   }
   if (entries.empty()) return;
   try {
-    if (journal_ == nullptr || journal_bytes_ > 2 * snapshot_bytes_ + options_.journal_slack)
-      begin_journal();
-    check_room(entries.size());
-    append_to_journal(entries);
+    if (!log_.is_open() || log_.is_long()) begin_journal();
+    files_.check_capacity(entries.size());
+    log_.append(entries);
     if (const std::string why = lost(); !why.empty()) {
-      journal_.reset();  // it names what is not committed
+      log_.close();  // it names what is not committed
       throw std::runtime_error(why);
     }
   } catch (const std::exception& error) {
     for (size_t c = 0; c < changes.size(); ++c) {
-      Written& one = (*written)[c];
-      if (!changes[c].key.empty() && one.error.empty()) one.error = error.what();
+      std::string& failed = (*outcomes)[c].error;
+      if (!changes[c].key.empty() && failed.empty()) failed = error.what();
     }
   }
 }
 
-// If it fails, what of it is there is unknown: the next commit begins a journal of what was there
-// before, and until then no file is removed that it may name.
-void StateStore::append_to_journal(const std::string& entries) {
-  std::unique_ptr<FileSystem::Writer> journal = std::move(journal_);
-  const std::string group = journal_group(next_group_, entries);
-  journal->append(group);
-  append_to_copy(group);
-  sync(*journal);
-  journal_ = std::move(journal);
-  ++next_group_;
-  journal_bytes_ += group.size();
-  const std::lock_guard lock(mutex_);
-  usage_.bytes += group.size();
-}
-
-// It does without where that fails.
-void StateStore::append_to_copy(const std::string& group) {
-  if (journal_copy_ == nullptr) return;
-  try {
-    journal_copy_->append(group);
-    const std::lock_guard lock(mutex_);
-    usage_.bytes += group.size();
-  } catch (const std::system_error&) {
-    journal_copy_.reset();
-  }
-}
-
-void StateStore::write_location(uint64_t id, const Place& place, std::string* to) const {
-  append_entry(StateLocation{id, place.segment, place.offset, place.bytes}, to);
-}
-
-// The journal of the next number, with all that there is, in the place of the one before it.
+// With all that there is, each entry as a group: if one is damaged later, the others are not.
 void StateStore::begin_journal() {
   uint64_t groups = 0;
-  const std::string all = snapshot(&groups);
-  const std::string before = file_name(kJournalFile, journal_number_),
-                    copy_before = file_name(kJournalCopy, journal_number_);
-  journal_.reset();
-  remove_file(file_name(kJournalCopy, journal_number_ + 1), 0);  // of an attempt that failed
-  std::unique_ptr<FileSystem::Writer> writer =
-      write_new(file_name(kJournalFile, journal_number_ + 1), all);
-  begin_copy(all);
-  files_->sync_folder();
-  folder_dirty_ = false;
-  if (journal_bytes_ > 0) to_remove_.emplace_back(before, journal_bytes_);
-  if (journal_bytes_ > 0) to_remove_.emplace_back(copy_before, journal_bytes_);
-  journal_ = std::move(writer);
-  next_group_ = groups;
-  ++journal_number_;
-  journal_bytes_ = snapshot_bytes_ = all.size();
-  const std::lock_guard lock(mutex_);
-  usage_.bytes += all.size();
-}
-
-// Whole under its name, or not there.
-std::unique_ptr<FileSystem::Writer> StateStore::write_new(const std::string& name,
-                                                          const std::string& all) {
-  const std::string made = name + std::string(kBeingMade);
-  try {
-    std::unique_ptr<FileSystem::Writer> writer = files_->create(made);
-    writer->append(all);
-    writer->sync();
-    files_->rename(made, name);
-    return writer;
-  } catch (const std::exception&) {
-    remove_file(made, 0);  // it takes room where there may be none
-    throw;
-  }
-}
-
-void StateStore::begin_copy(const std::string& all) {
-  journal_copy_.reset();
-  try {
-    journal_copy_ = write_new(file_name(kJournalCopy, journal_number_ + 1), all);
-    const std::lock_guard lock(mutex_);
-    usage_.bytes += all.size();
-  } catch (const std::system_error&) {  // it does without
-  }
-}
-
-// Each entry is a group: if one is damaged later, the others are not.
-std::string StateStore::snapshot(uint64_t* groups) const {
   std::string all, entry;
   const auto end_group = [&] {
-    all += journal_group((*groups)++, entry);
+    all += journal_group(groups++, entry);
     entry.clear();
   };
-  const std::lock_guard lock(mutex_);
-  for (const auto& [id, place] : places_) {
-    if (place.records == 0) continue;
-    write_location(id, place, &entry);
-    end_group();
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, refs] : refs_) {
+      if (refs.records == 0) continue;
+      append_entry(blobs_.location(id), &entry);
+      end_group();
+    }
+    for (const std::string& record : records_) {
+      entry = record;
+      end_group();
+    }
   }
-  for (const std::string& record : records_) {
-    entry = record;
-    end_group();
-  }
-  return journal_beginning(*groups) + all;
+  log_.begin(groups, all);
 }
 
-void StateStore::apply(const Change& change, Written* written, Outcome* outcome) {
-  outcome->error = std::move(written->error);
-  const bool done = outcome->error.empty();
-  if (written->has_state && done) {
-    Place& place = places_[change.state->header.id];
-    place = written->place;
-    if (place.segment > 0) segments_[place.segment].live += place.bytes;
-    outcome->state = handle(change.state->header.id, place);
-  } else if (written->own_file) {
-    to_remove_.emplace_back(file_name(kStateFile, change.state->header.id), written->place.bytes);
+void StateStore::apply(const Change& change, Outcome* outcome) {
+  if (!outcome->error.empty()) {
+    if (change.state) blobs_.remove(change.state->header.id);
+    return;
   }
-  if (change.key.empty() || !done) return;
-  for (const uint64_t id : change.states) ++places_[id].records;
+  if (change.state) {
+    const uint64_t id = change.state->header.id;
+    Refs& refs = refs_[id];
+    refs.durable = !change.key.empty();
+    outcome->state = handle(id, refs);
+  }
+  if (change.key.empty()) return;
+  for (const uint64_t id : change.states) ++refs_[id].records;
   if (const auto before = records_.find(change.key)) unname(before->states);
   if (change.removes) {
     records_.remove(change.key);
@@ -335,15 +172,82 @@ void StateStore::apply(const Change& change, Written* written, Outcome* outcome)
 
 void StateStore::unname(const std::vector<uint64_t>& states) {
   for (const uint64_t id : states) {
-    if (--places_[id].records == 0) let_go_.push_back(id);
+    if (--refs_[id].records == 0) let_go_.push_back(id);
   }
 }
 
-void StateStore::check_room(uint64_t bytes) {
-  if (usage().bytes + bytes <= options_.most_bytes) return;
-  throw std::runtime_error(
-      fmt::format("the {} bytes of --state-disk are full: close sessions, or give it more",
-                  options_.most_bytes));
+StoredPtr StateStore::handle(uint64_t id, Refs& refs) {
+  auto state = std::make_shared<const StoredState>(*this, id, refs.durable);
+  ++refs.handles;
+  return state;
+}
+
+void StateStore::let_go(uint64_t id) {
+  const std::lock_guard lock(mutex_);
+  const auto at = refs_.find(id);
+  if (at != refs_.end() && --at->second.handles == 0) let_go_.push_back(id);
+}
+
+bool StateStore::tidy(Hurry hurry) {
+  // A journal whose end is unknown may name states that nothing else does.
+  try {
+    if (!lost().empty()) return false;
+    if (!log_.is_open()) begin_journal();
+  } catch (const std::exception&) {
+    return false;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    for (const uint64_t id : std::exchange(let_go_, {})) {
+      const auto at = refs_.find(id);
+      if (at == refs_.end() || at->second.records > 0 || at->second.handles > 0) continue;
+      refs_.erase(at);
+      blobs_.remove(id);
+    }
+  }
+  return blobs_.tidy(hurry == Hurry::kFull, [this](const std::vector<StateLocation>& moved) {
+    std::string entries;
+    for (const StateLocation& at : moved) append_entry(at, &entries);
+    log_.append(entries);
+  });
+}
+
+StateHeader StateStore::read(const StoredState& state, const StateHeader& wanted,
+                             const StateRooms& rooms) {
+  const auto blob = blobs_.get(state.id());
+  StateHeader header = read_state(blob->bytes(), reader_of(*blob), wanted, rooms);
+  check_is(state, header);
+  return header;
+}
+
+StateHeader StateStore::read_answer(const StoredState& state, int32_t vocab) {
+  const auto blob = blobs_.get(state.id());
+  StateHeader header = recurve::read_answer(blob->bytes(), reader_of(*blob), vocab);
+  check_is(state, header);
+  return header;
+}
+
+StateHeader StateStore::read_header(const StoredState& state) {
+  const auto blob = blobs_.get(state.id());
+  StateHeader header = read_state_header(blob->bytes(), reader_of(*blob));
+  check_is(state, header);
+  return header;
+}
+
+void StateStore::check_is(const StoredState& state, const StateHeader& found) const {
+  if (found.id == state.id()) return;
+  throw StateError(EndReason::kStateLost,
+                   fmt::format("its file holds state {} where {} must be: files were exchanged",
+                               found.id, state.id()));
+}
+
+StateStore::Usage StateStore::usage() const {
+  const std::lock_guard lock(mutex_);
+  return {.bytes = files_.bytes(),
+          .states = static_cast<int64_t>(refs_.size()),
+          .records = static_cast<int64_t>(records_.size()),
+          .syncs = files_.syncs(),
+          .set_aside = files_.set_aside()};
 }
 
 }  // namespace recurve
