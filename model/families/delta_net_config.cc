@@ -73,6 +73,7 @@ Config read_config(const Checkpoint& checkpoint) {
   ConfigReader read(checkpoint.config(), checkpoint.config_file());
   Config c{};
   c.type = checkpoint.config()["model_type"].get<std::string>();
+  c.gated = c.type == "gated_deltanet";
   c.D = read.required_int("hidden_size", 1, 1 << 20);
   c.blocks = read.required_int("num_hidden_layers", 1, 4096);
   c.vocab = read.required_int("vocab_size", 1, 1 << 24);
@@ -81,7 +82,7 @@ Config read_config(const Checkpoint& checkpoint) {
   c.tied = read.boolean("tie_word_embeddings", false);
   c.beta_scale = read.boolean("allow_neg_eigval", false) ? 2 : 1;
   c.chunk = kChunk;
-  if (c.gated()) {
+  if (c.gated) {
     read_gated_heads(read, c);
     read_gated(read, c);
   } else {

@@ -1,5 +1,5 @@
 #pragma once
-#include "model/layers/residual.h"
+#include "model/layers/token_weights.h"
 
 namespace recurve {
 
@@ -11,6 +11,8 @@ struct GatedFfn {
 
   Residual::Reader reader() const { return {gate_up.matrix(), &norm}; }
 };
+
+void add_to(WeightTally& tally, const GatedFfn& ffn);
 
 // hidden: scratch. next: the layer that reads x after it.
 void gated_ffn(const GatedFfn& ffn, float eps, Residual& x, const Residual::Reader& next,
