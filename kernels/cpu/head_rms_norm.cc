@@ -36,9 +36,8 @@ void rms_norm_heads(const HeadRmsNormArgs& a, int64_t begin, int64_t end) {
   const int64_t DV = a.DV;
   for (int64_t r = begin; r < end; ++r) {
     for (int64_t head = 0; head < a.H; ++head) {
-      const int64_t at = (r * a.H + head) * DV;
       const float* gate = a.gate == nullptr ? nullptr : a.gate + r * a.gate_stride + head * DV;
-      rms_norm_head(a, a.x + at, gate, a.y + at);
+      rms_norm_head(a, a.x + a.x_at(r, head), gate, a.y + (r * a.H + head) * DV);
     }
   }
 }

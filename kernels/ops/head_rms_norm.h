@@ -19,10 +19,18 @@ struct HeadRmsNormArgs {
   const float* x;     // (rows, H, DV)
   const float* w;     // (DV) or null: ones
   const float* gate;  // (rows, H, DV) before f; or null: no gate
-  float* y;           // (rows, H, DV); may be x
+  float* y;           // (rows, H, DV); may be x, if that is dense
   // (rows, H, DV) instead of y, or null; where this backend's linear op takes bf16
   uint16_t* y_bf16 = nullptr;
   Activation f = Activation::kSilu;  // or kSigmoid
+  int x_stride = 0;                  // floats from a row of x to the next; 0: H head strides
+  int x_head_stride = 0;             // floats from a head of x to the next; 0: DV
+
+  // Where a head of x begins.
+  int64_t x_at(int64_t row, int64_t head) const {
+    const int64_t between = x_head_stride == 0 ? DV : x_head_stride;
+    return row * (x_stride == 0 ? H * between : x_stride) + head * between;
+  }
 };
 
 struct HeadRmsNormKernel {

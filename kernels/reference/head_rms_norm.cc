@@ -10,7 +10,7 @@ void run(const HeadRmsNormArgs& args, Stream&) {
   for (int64_t r = 0; r < args.rows; ++r) {
     for (int64_t head = 0; head < args.H; ++head) {
       const int64_t at = (r * args.H + head) * DV;
-      const float* x = args.x + at;
+      const float* x = args.x + args.x_at(r, head);
       float sum = 0;
       for (int64_t d = 0; d < DV; ++d) sum += x[d] * x[d];
       const float scale = 1.0f / std::sqrt(sum / static_cast<float>(DV) + args.eps);

@@ -65,16 +65,6 @@ class RecurrentGemma final : public Model {
   ModelInfo info_;
 };
 
-// In fp32, as transformers computes them.
-std::vector<float> frequencies(const Config& c) {
-  std::vector<float> values;
-  for (int64_t j = 0; j < c.rotary; j += 2) {
-    const float power = static_cast<float>(j) / static_cast<float>(c.rotary);
-    values.push_back(1.0f / std::pow(static_cast<float>(c.theta), power));
-  }
-  return values;
-}
-
 RecurrentGemma::RecurrentGemma(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
                                const Checkpoint::Progress& progress)
     : c_(read_config(checkpoint)), kernels_(backend.kernels()) {
@@ -85,12 +75,13 @@ RecurrentGemma::RecurrentGemma(Checkpoint& checkpoint, Backend& backend, const L
   const std::string prefix = checkpoint.detect_prefix({"model.", ""}, "final_norm.weight");
   tokens_ =
       load_token_weights(backend, checkpoint, prefix, "", c_.vocab, c_.D, c_.tied, options.weights);
-  tokens_.norm = load_norm(checkpoint, backend, prefix + "final_norm.weight", c_.D);
+  tokens_.norm =
+      VectorWeights::load_unit_offset(backend, checkpoint, prefix + "final_norm.weight", c_.D);
   for (int64_t b = 0; b < c_.blocks(); ++b) {
     blocks_.push_back(load_block(c_, checkpoint, backend, fmt::format("{}layers.{}.", prefix, b),
                                  c_.attends[static_cast<size_t>(b)], options.weights));
   }
-  frequency_ = VectorWeights::from(backend, frequencies(c_));
+  frequency_ = c_.rotary.frequencies(backend);
   checkpoint.finish(progress);
   fill_info(checkpoint);
 }
@@ -257,7 +248,7 @@ void RecurrentGemma::attention(const Block&, size_t first, const Ragged& seqs,
   const float* k = s.in + c_.H * c_.head;
   kernels_.rotary({.rows = seqs.rows,
                    .H = static_cast<int>(c_.H + c_.HK),
-                   .D = static_cast<int>(c_.rotary),
+                   .D = static_cast<int>(c_.rotary.channels),
                    .stride = stride,
                    .position = s.position,
                    .frequency = frequency_.data(),

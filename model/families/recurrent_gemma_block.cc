@@ -69,24 +69,19 @@ void load_attention(const Config& c, Checkpoint& checkpoint, Backend& backend, c
 
 }  // namespace
 
-VectorWeights load_norm(Checkpoint& checkpoint, Backend& backend, const std::string& name,
-                        int64_t D) {
-  std::vector<float> values = host_values(checkpoint.take(name, {D}));
-  for (float& value : values) value += 1;
-  return VectorWeights::from(backend, values);
-}
-
 Block load_block(const Config& c, Checkpoint& checkpoint, Backend& backend,
                  const std::string& prefix, bool attends, const WeightFormats& formats) {
   const std::string t = prefix + "temporal_block.", m = prefix + "mlp_block.";
   Block block{.attends = attends};
-  block.norm = load_norm(checkpoint, backend, prefix + "temporal_pre_norm.weight", c.D);
+  block.norm = VectorWeights::load_unit_offset(backend, checkpoint,
+                                               prefix + "temporal_pre_norm.weight", c.D);
   if (attends) {
     load_attention(c, checkpoint, backend, t, formats, block);
   } else {
     load_recurrence(c, checkpoint, backend, t, formats, block);
   }
-  block.ffn_norm = load_norm(checkpoint, backend, prefix + "channel_pre_norm.weight", c.D);
+  block.ffn_norm =
+      VectorWeights::load_unit_offset(backend, checkpoint, prefix + "channel_pre_norm.weight", c.D);
   block.gate_up = LinearWeights::load(backend, checkpoint,
                                       {{m + "gate_proj.weight", c.F, m + "gate_proj.bias"},
                                        {m + "up_proj.weight", c.F, m + "up_proj.bias"}},

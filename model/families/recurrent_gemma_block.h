@@ -31,10 +31,6 @@ struct Block {
   Residual::Reader ffn_reader() const { return {gate_up.matrix(), &ffn_norm}; }
 };
 
-// The weights of a norm whose file has what they are more than 1.
-VectorWeights load_norm(Checkpoint& checkpoint, Backend& backend, const std::string& name,
-                        int64_t D);
-
 // prefix: of the block's tensors, "model.layers.0.".
 Block load_block(const Config& config, Checkpoint& checkpoint, Backend& backend,
                  const std::string& prefix, bool attends, const WeightFormats& formats);

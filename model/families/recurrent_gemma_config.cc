@@ -51,42 +51,6 @@ std::vector<bool> read_blocks(ConfigReader& read, const nlohmann::json& config, 
   return attends;
 }
 
-// Only what read_rotary() takes from them.
-void check_rope_parameters(const ConfigReader& read, const nlohmann::json& rope) {
-  for (const auto& [key, value] : rope.items()) {
-    const bool type = key == "rope_type" || key == "type";
-    const bool number = key == "rope_theta" || key == "partial_rotary_factor";
-    if (type ? value == "default" : number && value.is_number()) continue;
-    read.fail("rope_parameters",
-              "rope_type \"default\", rope_theta and partial_rotary_factor alone", rope.dump());
-  }
-}
-
-// Both under rope_parameters since transformers 5, before that by themselves.
-void read_rotary(ConfigReader& read, const Checkpoint& checkpoint, Config& c) {
-  read.ignore({"rope_parameters"});
-  const nlohmann::json& config = checkpoint.config();
-  const auto at = config.find("rope_parameters");
-  const bool nested = at != config.end() && at->is_object();
-  if (read.has("rope_parameters") && !nested) {
-    read.fail("rope_parameters", "an object", at->dump());
-  }
-  if (nested) check_rope_parameters(read, *at);
-  const double part_outside = read.optional_number("partial_rotary_factor", 0.5, 0, 1);
-  const double theta_outside = read.optional_number("rope_theta", 10000, 1, 1e12);
-  const auto inside = [&](const char* key, double otherwise) {
-    return nested && at->contains(key) ? (*at)[key].get<double>() : otherwise;
-  };
-  c.theta = inside("rope_theta", theta_outside);
-  c.rotary = static_cast<int64_t>(static_cast<double>(c.head) *
-                                  inside("partial_rotary_factor", part_outside));
-  if (c.rotary < 2 || c.rotary > c.head || c.rotary % 2 != 0) {
-    read.fail("partial_rotary_factor",
-              fmt::format("an even number of the {} channels of a head", c.head),
-              std::to_string(c.rotary));
-  }
-}
-
 }  // namespace
 
 Config read_config(const Checkpoint& checkpoint) {
@@ -120,7 +84,7 @@ Config read_config(const Checkpoint& checkpoint) {
   c.tied = read.boolean("tie_word_embeddings", true);
   c.attention_bias = read.boolean("attention_bias", false);
   c.attends = read_blocks(read, checkpoint.config(), blocks);
-  read_rotary(read, checkpoint, c);
+  c.rotary = read_rotary(read, checkpoint.config(), c.head, 0.5);
   c.chunk = kChunk;
   read.string_one_of("hidden_activation", "gelu_pytorch_tanh", {"gelu_pytorch_tanh"});
   read.must_be("embeddings_scale_by_sqrt_dim", true);

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "model/layers/rotary.h"
 #include "model/weights/checkpoint.h"
 
 namespace recurve::recurrent_gemma {
@@ -9,16 +10,15 @@ namespace recurve::recurrent_gemma {
 // The values of config.json.
 struct Config {
   int64_t D, F, vocab;
-  int64_t H;                  // heads of queries, and blocks of the recurrence's gates
-  int64_t HK;                 // heads of keys and values
-  int64_t head;               // channels of a head of attention
-  int64_t rotary;             // of them turn
+  int64_t H;     // heads of queries, and blocks of the recurrence's gates
+  int64_t HK;    // heads of keys and values
+  int64_t head;  // channels of a head of attention
+  Rotary rotary;
   int64_t lru;                // channels of the recurrence
   int64_t width;              // of the convolution
   int64_t window;             // rows that attention sees
   std::vector<bool> attends;  // of each block: whether it is attention, or else the recurrence
   float eps, soft_cap;
-  double theta;
   bool tied, attention_bias;
   int chunk;
 

@@ -7,6 +7,7 @@
 
 #include "kernels/check.h"
 #include "kernels/weight_formats.h"
+#include "model/weights/convert.h"
 
 namespace recurve {
 namespace {
@@ -117,6 +118,13 @@ VectorWeights VectorWeights::load(Backend& backend, Checkpoint& checkpoint, cons
   result.data_ = backend.allocate(static_cast<size_t>(result.size_) * sizeof(float));
   checkpoint.copy_on_finish(view, DType::kF32, backend, result.data_.data());
   return result;
+}
+
+VectorWeights VectorWeights::load_unit_offset(Backend& backend, Checkpoint& checkpoint,
+                                              const std::string& name, int64_t size) {
+  std::vector<float> values = host_values(checkpoint.take(name, {size}));
+  for (float& value : values) value += 1;
+  return from(backend, values);
 }
 
 VectorWeights VectorWeights::from(Backend& backend, const std::vector<float>& values) {

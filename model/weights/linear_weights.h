@@ -82,6 +82,9 @@ class VectorWeights {
   // In any of the shapes, e.g. {{4096}, {8, 512}}: all of as many elements.
   static VectorWeights load(Backend& backend, Checkpoint& checkpoint, const std::string& name,
                             const std::vector<Shape>& shapes);
+  // Of a norm whose file has what its weights are more than 1.
+  static VectorWeights load_unit_offset(Backend& backend, Checkpoint& checkpoint,
+                                        const std::string& name, int64_t size);
   // From values the loader computed. (values.size())
   static VectorWeights from(Backend& backend, const std::vector<float>& values);
 

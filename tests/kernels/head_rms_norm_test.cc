@@ -86,6 +86,40 @@ TEST_P(HeadRmsNormTest, MatchesTheReference) {
   }
 }
 
+// Heads that others lie between, as queries and their gates do.
+TEST_P(HeadRmsNormTest, HeadsMayBeApart) {
+  KernelDevice device = make_device();
+  std::mt19937_64 random(9);
+  for (const HeadShape& s : kHeadShapes) {
+    const int between = 2 * s.DV + 1, stride = s.H * between + 3;
+    const Floats wide = normal_floats(random, static_cast<size_t>(s.rows) * stride);
+    const Floats w = normal_floats(random, s.DV);
+    Floats dense;
+    for (int r = 0; r < s.rows; ++r) {
+      for (int head = 0; head < s.H; ++head) {
+        const auto at = wide.begin() + r * stride + head * between;
+        dense.insert(dense.end(), at, at + s.DV);
+      }
+    }
+    const auto in = device.array(wide), weight = device.array(w);
+    const auto out = device.floats(dense.size());
+    device.kernels().head_rms_norm({.rows = s.rows,
+                                    .H = s.H,
+                                    .DV = s.DV,
+                                    .eps = 1e-6f,
+                                    .gate_stride = 0,
+                                    .x = in.data(),
+                                    .w = weight.data(),
+                                    .gate = nullptr,
+                                    .y = out.data(),
+                                    .x_stride = stride,
+                                    .x_head_stride = between},
+                                   *device.stream);
+    EXPECT_TRUE(out.guards_intact());
+    EXPECT_TRUE(bit_equal(out.read(), run_head_rms_norm(device, s, dense, w, {}))) << s.DV;
+  }
+}
+
 TEST_P(HeadRmsNormTest, NanStaysInItsHead) {
   KernelDevice reference("reference"), device = make_device();
   std::mt19937_64 random(8);

@@ -99,7 +99,8 @@ inline std::string text_of(const HgrnGateArgs& a) {
 }
 inline std::string text_of(const HeadRmsNormArgs& a) {
   return values_text(a.rows, a.H, a.DV, a.eps, a.gate_stride, a.x, a.w, a.gate, a.y, a.y_bf16) +
-         (a.f == Activation::kSilu ? "" : values_text(a.f));
+         (a.f == Activation::kSilu ? "" : values_text(a.f)) +
+         (a.x_stride == 0 ? "" : values_text(a.x_stride, a.x_head_stride));
 }
 inline std::string text_of(const PositionsArgs& a) {
   return values_text(a.seqs, a.count, a.position);

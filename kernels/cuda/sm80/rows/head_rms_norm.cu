@@ -11,6 +11,12 @@ constexpr int kThreads = 128;
 
 constexpr int kHeld = 4;  // values of a thread in registers: where a head has no more
 
+// HeadRmsNormArgs::x_at().
+__device__ int64_t start_of(const HeadRmsNormArgs& args, int64_t row, int64_t head) {
+  const int64_t between = args.x_head_stride == 0 ? args.DV : args.x_head_stride;
+  return row * (args.x_stride == 0 ? args.H * between : args.x_stride) + head * between;
+}
+
 __device__ float finished(Activation f, float x, float scale, const float* w, const float* gate) {
   float y = x * scale;
   if (w != nullptr) y *= *w;
@@ -24,7 +30,7 @@ __global__ void __launch_bounds__(kThreads) held_kernel(HeadRmsNormArgs args) {
   let_next_start();
   const int64_t row = blockIdx.x / args.H, head = blockIdx.x % args.H;
   const int64_t at = static_cast<int64_t>(blockIdx.x) * args.DV;
-  const int64_t gate_at = row * args.gate_stride + head * args.DV;
+  const int64_t x_at = start_of(args, row, head), gate_at = row * args.gate_stride + head * args.DV;
   float x[kHeld], w[kHeld], gate[kHeld];
   const auto for_each = [&](auto visit) {
 #pragma unroll
@@ -36,7 +42,7 @@ __global__ void __launch_bounds__(kThreads) held_kernel(HeadRmsNormArgs args) {
   for_each([&](int j, int d) { w[j] = args.w == nullptr ? 1 : args.w[d]; });
   wait_for_previous();
   for_each([&](int j, int d) {
-    x[j] = args.x[at + d];
+    x[j] = args.x[x_at + d];
     gate[j] = args.gate == nullptr ? 0 : args.gate[gate_at + d];
   });
   float squares = 0;
@@ -57,16 +63,17 @@ __global__ void __launch_bounds__(kThreads) any_kernel(HeadRmsNormArgs args) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * args.DV;
   const float* gate =
       args.gate == nullptr ? nullptr : args.gate + row * args.gate_stride + head * args.DV;
+  const float* x = args.x + start_of(args, row, head);
   float squares = 0;
 #pragma unroll 4
   for (int d = threadIdx.x; d < args.DV; d += kThreads) {
-    squares = fmaf(args.x[at + d], args.x[at + d], squares);
+    squares = fmaf(x[d], x[d], squares);
   }
   const float scale = norm_scale(block_sum<kThreads>(squares), args.DV, args.eps);
 #pragma unroll 4
   for (int d = threadIdx.x; d < args.DV; d += kThreads) {
     put(args.y, args.y_bf16, at + d,
-        finished(args.f, args.x[at + d], scale, args.w == nullptr ? nullptr : args.w + d,
+        finished(args.f, x[d], scale, args.w == nullptr ? nullptr : args.w + d,
                  gate == nullptr ? nullptr : gate + d));
   }
 }
