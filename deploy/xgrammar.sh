@@ -57,6 +57,35 @@ source=$folder/cpp/grammar_compiler.cc
 sed -i -e 's/^ *rule_fsm->GetFsm().GetReachableStates(&reachable_states);/&\n    const recurve::RuleWork rule_work(compiled_grammar_impl.get(), rule_id);\n    if (rule_work.is_done()) continue;/' \
   -e 's/^#include "xgrammar\/tokenizer_info.h"/&\n#include "server\/constraint\/xgrammar\/xgrammar_rules.h"/' "$source"
 [ "$(grep -cE 'rule_work|xgrammar_rules.h' "$source")" = 3 ]
+# Its masks are in the table of xgrammar_masks.cc. It is not written as JSON.
+sed -i -e '/^  std::unordered_map<ParserState, AdaptiveTokenMask/,/adaptive_token_mask_cache;/c\
+  recurve::MaskTable adaptive_token_mask_cache;' \
+  -e '/"adaptive_token_mask_cache"/d' -e '/&CompiledGrammar::Impl::adaptive_token_mask_cache/d' \
+  -e 's/\(&CompiledGrammar::Impl::tokenizer_info\),/\1/' \
+  -e 's/^#include "xgrammar\/compiler.h"/&\n#include "server\/constraint\/xgrammar\/xgrammar_masks.h"/' "$folder/cpp/compiled_grammar_impl.h"
+sed -i -e '/result\["adaptive_token_mask_cache"\]/d' \
+  -e '/object.find("adaptive_token_mask_cache")/,/^  return std::nullopt;/c\
+  return std::nullopt;' "$folder/cpp/compiled_grammar.cc"
+sed -i 's/adaptive_token_mask_cache\[state\] = cur_adaptive_token_mask_cache;/adaptive_token_mask_cache.put(state.element_id, cur_adaptive_token_mask_cache);/' "$source"
+sed -i -e 's/adaptive_token_mask_cache.find(state);/adaptive_token_mask_cache.find(state.element_id);/' \
+  -e 's/adaptive_token_mask_it->second/*adaptive_token_mask_it/' "$folder/cpp/grammar_matcher.cc"
+[ "$(cat "$folder"/cpp/{compiled_grammar_impl.h,grammar_compiler.cc,grammar_matcher.cc} |
+  grep -cE 'recurve::MaskTable|xgrammar_masks.h|cache\.put\(|cache\.find\(state.element_id|\*adaptive_token_mask_it;')" = 7 ]
+# A state's edges are in the list of xgrammar_edges.h.
+sed -i 's/std::vector<FSMEdge>/EdgeList/g' "$folder"/cpp/{fsm,fsm_builder}.cc "$folder/cpp/fsm.h"
+sed -i -e '0,/^class CompactFSM;/s//using EdgeList = recurve::EdgeList<FSMEdge>;\n&/' \
+  -e 's/^#include "support\/compact_2d_array.h"/#include "server\/constraint\/xgrammar\/xgrammar_edges.h"\n&/' "$folder/cpp/fsm.h"
+sed -i 's/^    edges.PushBack(edges_\[i\]);/    edges.PushBack(edges_[i].data(), static_cast<int32_t>(edges_[i].size()));/' "$folder/cpp/fsm.cc"
+[ "$(cat "$folder"/cpp/fsm.{cc,h} | grep -cE 'using EdgeList|xgrammar_edges.h|PushBack\(edges_\[i\].data')" = 3 ]
+# It copies no more than it needs: grammars and automata are one client's, and what one step has made is
+# not needed once the next has read it.
+sed -i -e 's/^  FSMWithStartEnd result(result_fsm, start_state, .*/&\n  result_fsm = FSM();/' \
+  -e 's/^    Grammar result(std::make_shared<Grammar::Impl>(\*grammar.operator->()));/    Grammar result = grammar;/' \
+  -e 's/^    result = RepetitionRangeExpander::Apply(result);/&\n    *const_cast<Grammar\&>(grammar).operator->() = Grammar::Impl();/' "$folder/cpp/grammar_functor.cc"
+sed -i 's/^  FSMWithStartEnd result = Copy();\(.*\)/  FSMWithStartEnd result = *this;\1/' "$folder/cpp/fsm.cc"
+sed -i 's/^  tokens_ = tokens;/  tokens_ = std::move(const_cast<std::vector<EBNFLexer::Token>\&>(tokens));/' "$folder/cpp/grammar_parser.cc"
+[ "$(cat "$folder"/cpp/{fsm,grammar_functor,grammar_parser}.cc |
+  grep -cE '^  result_fsm = FSM|Grammar result = grammar;|= Grammar::Impl\(\)|FSMWithStartEnd result = \*this;|std::move\(const_cast<std::vector<EBNFLexer')" = 5 ]
 # What a matcher knows of its place is told to xgrammar_place.cc.
 printf '%s\n' 'namespace xgrammar {' \
   'const EarleyParser& ParserOf(const GrammarMatcher& matcher) { return *matcher.ImplPtr(); }' \

@@ -26,7 +26,7 @@ set(xgrammar_schemas ${xgrammar_sources})
 list(FILTER xgrammar_schemas INCLUDE REGEX
   "/(grammar_(builder|parser|printer)|json_schema_converter|regex_converter|structural_tag)\\.cc$")
 list(REMOVE_ITEM xgrammar_sources ${xgrammar_schemas})
-set(among_xgrammar left_out place rules strings)
+set(among_xgrammar left_out masks place rules strings)
 list(TRANSFORM among_xgrammar REPLACE "(.+)" "${CMAKE_CURRENT_LIST_DIR}/xgrammar_\\1.cc")
 add_library(xgrammar_schemas OBJECT ${xgrammar_schemas})
 add_library(xgrammar STATIC ${xgrammar_sources} ${among_xgrammar} $<TARGET_OBJECTS:xgrammar_schemas>)

@@ -17,6 +17,7 @@
 #include "server/constraint/tag_walk.h"
 #include "server/constraint/text_walk.h"
 #include "server/constraint/utf8_masks.h"
+#include "server/constraint/xgrammar/xgrammar_masks.h"
 #include "server/constraint/xgrammar/xgrammar_place.h"
 #include "server/constraint/xgrammar/xgrammar_rules.h"
 #include "server/text/cut.h"
@@ -203,8 +204,7 @@ class XgrammarConstraint final : public Constraint {
     const Watch watch(kMatcherBounds, kMatcherRemedy);
     return std::make_unique<XgrammarMatcher>(xgrammar::GrammarMatcher(grammar_), followed_, client);
   }
-  // What it says of itself is two thirds of what it takes of the allocator (up to four fifths).
-  size_t bytes() const override { return grammar_.MemorySizeBytes() * 3 / 2 + text_.text.size(); }
+  size_t bytes() const override { return bytes_of(grammar_) + text_.text.size(); }
   const ConstraintText& text() const override { return text_; }
 
  private:

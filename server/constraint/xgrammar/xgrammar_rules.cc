@@ -9,17 +9,13 @@
 #include "compiled_grammar_impl.h"
 #include "grammar_impl.h"
 #include "server/constraint/fair_cache.h"
+#include "server/constraint/xgrammar/xgrammar_masks.h"
 
 namespace recurve {
 namespace {
 
-using xgrammar::AdaptiveTokenMask;
-using xgrammar::ParserState;
 using Grammar = xgrammar::Grammar::Impl;
 using ExprType = Grammar::GrammarExprType;
-
-// By the number of the state that they are of.
-using Masks = std::vector<std::pair<int32_t, AdaptiveTokenMask>>;
 
 // All that the masks of a rule's states depend on: the rule and those that it names, and so on,
 // each with its automaton; what must come behind it; and whether it is the whole text. Rules and
@@ -145,12 +141,6 @@ class RuleText {
   bool is_kept_ = true;
 };
 
-ParserState state_of(const Grammar& grammar, int32_t rule, int32_t state) {
-  ParserState of(rule, grammar.GetRule(rule).body_expr_id, 0, ParserState::kNoPrevInputPos, 0);
-  of.element_id = state;
-  return of;
-}
-
 // What the calling thread uses.
 thread_local RuleMasks* used = nullptr;
 thread_local uint64_t used_for = 0;
@@ -160,7 +150,8 @@ thread_local uint64_t used_for = 0;
 struct RuleMasks::Kept {
   explicit Kept(size_t most_bytes) : masks(most_bytes) {}
   mutable std::mutex mutex;
-  FairCache<std::string, std::shared_ptr<const Masks>> masks;
+  // By the text of the rule, and by the number of the state that they are of.
+  FairCache<std::string, std::shared_ptr<const MaskTable>> masks;
 };
 
 RuleMasks::RuleMasks(size_t most_bytes) : kept_(std::make_unique<Kept>(most_bytes)) {}
@@ -185,7 +176,7 @@ RuleWork::RuleWork(xgrammar::CompiledGrammar::Impl* compiled, int32_t rule)
   text_ = text.bytes();
   states_ = std::move(text).states();
   if (text_.empty()) return;
-  std::shared_ptr<const Masks> masks;
+  std::shared_ptr<const MaskTable> masks;
   {
     RuleMasks::Kept& kept = *used->kept_;
     const std::lock_guard<std::mutex> lock(kept.mutex);
@@ -193,8 +184,8 @@ RuleWork::RuleWork(xgrammar::CompiledGrammar::Impl* compiled, int32_t rule)
     if (found == nullptr) return;
     masks = *found;
   }
-  for (const auto& [number, mask] : *masks) {
-    compiled->adaptive_token_mask_cache[state_of(grammar, rule, states_[number])] = mask;
+  for (size_t number = 0; number < states_.size(); ++number) {
+    compiled->adaptive_token_mask_cache.put(states_[number], *masks, static_cast<int32_t>(number));
   }
   is_done_ = true;
 }
@@ -209,21 +200,14 @@ RuleWork::~RuleWork() {
 
 void RuleWork::keep() const {
   constexpr size_t kBeside = 512;  // what one takes of the allocator otherwise, about
-  const Grammar& grammar = *compiled_->grammar.ImplPtr();
-  Masks masks;
-  size_t bytes = text_.size() + kBeside;
+  auto masks = std::make_shared<MaskTable>();
   for (size_t number = 0; number < states_.size(); ++number) {
-    const auto found =
-        compiled_->adaptive_token_mask_cache.find(state_of(grammar, rule_, states_[number]));
-    if (found == compiled_->adaptive_token_mask_cache.end())
-      continue;  // no state to read a byte in
-    masks.emplace_back(static_cast<int32_t>(number), found->second);
-    bytes += MemorySize(found->second) + sizeof(masks[0]);
+    masks->put(static_cast<int32_t>(number), compiled_->adaptive_token_mask_cache, states_[number]);
   }
+  const size_t bytes = text_.size() + masks->bytes() + kBeside;
   RuleMasks::Kept& kept = *used->kept_;
-  auto shared = std::make_shared<const Masks>(std::move(masks));
   const std::lock_guard<std::mutex> lock(kept.mutex);
-  kept.masks.keep(text_, std::move(shared), bytes, used_for);
+  kept.masks.keep(text_, std::move(masks), bytes, used_for);
 }
 
 }  // namespace recurve

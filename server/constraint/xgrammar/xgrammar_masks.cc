@@ -1,0 +1,157 @@
+#include "server/constraint/xgrammar/xgrammar_masks.h"
+
+#include <utility>
+
+#include "compiled_grammar_impl.h"
+
+namespace recurve {
+namespace {
+
+using xgrammar::AdaptiveTokenMask;
+using xgrammar::DynamicBitset;
+using Kind = AdaptiveTokenMask::StoreType;
+
+constexpr size_t kMostPacked = 63;  // tokens of a list
+constexpr int kBits = 8;            // of the kind, and of each count
+constexpr uint32_t kWordBits = 32;
+
+template <typename Mask>
+auto& listed(Mask& mask) {
+  return mask.store_type == Kind::kAccepted ? mask.accepted_indices : mask.rejected_indices;
+}
+
+std::vector<uint32_t> words_of(const DynamicBitset& bits) {
+  std::vector<uint32_t> words(static_cast<size_t>(DynamicBitset::GetBufferSize(bits.Size())));
+  DynamicBitset(bits.Size(), words.data()) |= bits;
+  return words;
+}
+
+// Of indices in ascending order.
+std::vector<uint32_t> bits_of(const std::vector<int32_t>& tokens) {
+  std::vector<uint32_t> words(static_cast<size_t>(tokens.back()) / kWordBits + 1);
+  for (const int32_t token : tokens) {
+    words[static_cast<uint32_t>(token) / kWordBits] |= 1U
+                                                       << static_cast<uint32_t>(token) % kWordBits;
+  }
+  return words;
+}
+
+void append_tokens(const std::vector<uint32_t>& words, bool are_bits,
+                   std::vector<int32_t>* tokens) {
+  if (!are_bits) {
+    tokens->assign(words.begin(), words.end());
+    return;
+  }
+  for (size_t w = 0; w < words.size(); ++w) {
+    for (uint32_t rest = words[w]; rest != 0; rest &= rest - 1) {
+      tokens->push_back(static_cast<int32_t>(w * kWordBits) + __builtin_ctz(rest));
+    }
+  }
+}
+
+}  // namespace
+
+void MaskTable::put(int32_t state, const AdaptiveTokenMask& mask) {
+  const bool has_bits = mask.store_type == Kind::kAcceptedBitset;
+  if (!has_bits && listed(mask).size() <= kMostPacked &&
+      mask.uncertain_indices.size() <= kMostPacked) {
+    return pack(state, mask);
+  }
+  const auto tokens = [](const std::vector<int32_t>& list) {
+    const bool are_bits =
+        !list.empty() && static_cast<size_t>(list.back()) / kWordBits + 1 < list.size();
+    auto words = are_bits ? bits_of(list) : std::vector<uint32_t>(list.begin(), list.end());
+    return Tokens{std::make_shared<const std::vector<uint32_t>>(std::move(words)), are_bits};
+  };
+  add(state,
+      {static_cast<int32_t>(mask.store_type), mask.accepted_bitset.Size(),
+       has_bits
+           ? Tokens{std::make_shared<const std::vector<uint32_t>>(words_of(mask.accepted_bitset)),
+                    true}
+           : tokens(listed(mask)),
+       tokens(mask.uncertain_indices)});
+}
+
+void MaskTable::put(int32_t state, const MaskTable& other, int32_t other_state) {
+  const int32_t place = other.place_of(other_state);
+  if (place > 0) pack(state, *other.find(other_state));
+  if (place < 0) add(state, other.whole_[static_cast<size_t>(-place - 1)]);
+}
+
+void MaskTable::pack(int32_t state, const AdaptiveTokenMask& mask) {
+  set_place(state, static_cast<int32_t>(packed_.size()) + 1);
+  const std::vector<int32_t>& decided = listed(mask);
+  const std::vector<int32_t>& uncertain = mask.uncertain_indices;
+  packed_.push_back(static_cast<int32_t>(mask.store_type) |
+                    static_cast<int32_t>(decided.size()) << kBits |
+                    static_cast<int32_t>(uncertain.size()) << 2 * kBits);
+  packed_.insert(packed_.end(), decided.begin(), decided.end());
+  packed_.insert(packed_.end(), uncertain.begin(), uncertain.end());
+}
+
+void MaskTable::add(int32_t state, Whole whole) {
+  share(&whole.decided.words);
+  share(&whole.uncertain.words);
+  whole_.push_back(std::move(whole));
+  set_place(state, -static_cast<int32_t>(whole_.size()));
+}
+
+void MaskTable::share(Words* words) {
+  constexpr size_t kBeside = 112;  // of the allocator: the vector, and its entry among the others
+  const auto [found, is_new] = words_.insert(*words);
+  if (is_new) words_bytes_ += (*words)->size() * sizeof(uint32_t) + kBeside;
+  *words = *found;
+}
+
+int32_t MaskTable::place_of(int32_t state) const {
+  const auto index = static_cast<size_t>(state);
+  return index < places_.size() ? places_[index] : 0;
+}
+
+void MaskTable::set_place(int32_t state, int32_t place) {
+  const auto index = static_cast<size_t>(state);
+  if (index >= places_.size()) places_.resize(index + 1);
+  places_[index] = place;
+}
+
+MaskTable::Mask MaskTable::find(int32_t state) const {
+  const int32_t place = place_of(state);
+  if (place == 0) return nullptr;
+  auto mask = std::make_shared<AdaptiveTokenMask>();
+  if (place < 0) {
+    const Whole& whole = whole_[static_cast<size_t>(-place - 1)];
+    mask->store_type = static_cast<Kind>(whole.kind);
+    const std::vector<uint32_t>& decided = *whole.decided.words;
+    if (mask->store_type == Kind::kAcceptedBitset) {  // which refers to what the table has
+      mask->accepted_bitset =
+          DynamicBitset(whole.vocabulary, const_cast<uint32_t*>(decided.data()));
+    } else {
+      append_tokens(decided, whole.decided.are_bits, &listed(*mask));
+    }
+    append_tokens(*whole.uncertain.words, whole.uncertain.are_bits, &mask->uncertain_indices);
+    return mask;
+  }
+  auto from = packed_.begin() + (place - 1);
+  const int32_t head = *from++;
+  constexpr int32_t kLow = (1 << kBits) - 1;
+  mask->store_type = static_cast<Kind>(head & kLow);
+  const auto middle = from + (head >> kBits & kLow);
+  listed(*mask).assign(from, middle);
+  mask->uncertain_indices.assign(middle, middle + (head >> 2 * kBits & kLow));
+  return mask;
+}
+
+size_t MaskTable::bytes() const {
+  constexpr size_t kOfAllocator = 48;  // beside three arrays
+  return sizeof(*this) + kOfAllocator + places_.capacity() * sizeof(int32_t) +
+         packed_.capacity() * sizeof(int32_t) + whole_.capacity() * sizeof(Whole) + words_bytes_;
+}
+
+// What a grammar says of itself is two thirds of what it takes of the allocator (up to four
+// fifths).
+size_t bytes_of(const xgrammar::CompiledGrammar& compiled) {
+  return MemorySize(compiled.GetGrammar()) * 3 / 2 +
+         compiled.ImplPtr()->adaptive_token_mask_cache.bytes();
+}
+
+}  // namespace recurve
