@@ -8,8 +8,8 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "tests/support/engine/recording_folder.h"
 #include "tests/support/engine/store_workload.h"
-#include "tests/support/recording_folder.h"
 
 namespace recurve::testing::archive_test {
 
