@@ -1,7 +1,6 @@
 // recurve-server: options -> objects -> run. Everything is owned here, in the order of its life.
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -10,7 +9,6 @@
 #include <functional>
 #include <optional>
 #include <stdexcept>
-#include <thread>
 
 #include "kernels/arithmetic.h"
 #include "model/load_model.h"
@@ -22,7 +20,7 @@
 #include "server/observe/audit.h"
 #include "server/observe/log.h"
 #include "server/rpc/server.h"
-#include "server/serving/serving.h"
+#include "server/serving/server_core.h"
 #include "server/session/state_transfer.h"
 #include "server/startup/engine_options.h"
 #include "server/startup/heap_trimmer.h"
@@ -118,7 +116,7 @@ TracerOptions tracer_options(const Options& o) {
           .ratio = o.trace_ratio};
 }
 
-ServingOptions serving_options(const Options& o, StopSignal& stop, Failure& failure,
+ServerCoreOptions core_options(const Options& o, StopSignal& stop, Failure& failure,
                                Tracer* tracer) {
   return {.version = kVersion,
           .max_bytes_under_way = static_cast<int64_t>(o.request_memory),
@@ -304,10 +302,10 @@ void keep_sessions(const Options& o, const StateStore& states, Archive* archive,
 }
 
 // Health, for as long as the folder is gone.
-Archive::OnLost report_loss(Serving& serving) {
-  return [&serving](const std::string& why) {
-    if (why.empty() == serving.durable()) return;
-    serving.set_durable(why.empty());
+Archive::OnLost report_loss(ServerCore& core) {
+  return [&core](const std::string& why) {
+    if (why.empty() == core.durable()) return;
+    core.set_durable(why.empty());
     if (!why.empty()) log_event(LogLevel::kError, "state_dir_lost", {{"why", why}});
     if (why.empty()) log_event(LogLevel::kInfo, "state_dir_back", {});
   };
@@ -318,23 +316,21 @@ int run(const Options& o, StopSignal& stop) {
   allow_many_files();
   const HeapTrimmer trimmer;
   Metrics metrics;
-  AdmissionQueue queue(o.max_queue);
-  EngineStats stats;
+  const auto served = std::make_shared<ServedModel>(o.max_queue);
   Failure failure(stop);
   std::optional<Tracer> tracer;
   if (!o.traces.empty()) tracer.emplace(tracer_options(o), metrics);
-  Serving serving(serving_options(o, stop, failure, tracer ? &*tracer : nullptr), queue, stats,
-                  metrics);
+  ServerCore core(core_options(o, stop, failure, tracer ? &*tracer : nullptr), served, metrics);
   const std::shared_ptr<TlsHandshaker> tls = make_tls(o);
-  RpcServer rpc(rpc_options(o, tls), serving, {kserve_service()});
+  RpcServer rpc(rpc_options(o, tls), core, {kserve_service()});
   std::optional<RpcServer> admin;
-  if (!o.admin.empty()) admin.emplace(admin_options(o, tls), serving);
+  if (!o.admin.empty()) admin.emplace(admin_options(o, tls), core);
   std::optional<HttpServer> http;
-  if (!o.http.empty()) http.emplace(http_options(o, tls), serving, rpc.connections());
+  if (!o.http.empty()) http.emplace(http_options(o, tls), core, rpc.connections());
   // A flood of clients does not keep out who looks at it.
   Connections scrapers({.in_all = 64, .by_network = 32});
   std::optional<HttpServer> metrics_door;
-  if (!o.metrics.empty()) metrics_door.emplace(metrics_options(o, tls), serving, scrapers);
+  if (!o.metrics.empty()) metrics_door.emplace(metrics_options(o, tls), core, scrapers);
 
   // The folder is taken before anything takes long.
   std::optional<StateStore> states;
@@ -342,7 +338,7 @@ int run(const Options& o, StopSignal& stop) {
   if (!o.state_dir.empty()) {
     states.emplace(open_state_folder(o), state_store_options(o));
     archive.emplace(*states);
-    archive->when_lost(report_loss(serving));
+    archive->when_lost(report_loss(core));
   }
 
   const auto backend = make_backend(o.device, o.threads, o.activations);
@@ -386,19 +382,16 @@ int run(const Options& o, StopSignal& stop) {
   options.on_failure = failure.listener("the engine");
   Engine engine(
       *model, *backend,
-      {.rows = info.vocab_rows, .usable = text.tokenizer->size(), .eos_ids = text.rules.eos}, queue,
-      stats, metrics, options);
-  if (const int lost = stats.sessions_not_restored; lost > 0) {
+      {.rows = info.vocab_rows, .usable = text.tokenizer->size(), .eos_ids = text.rules.eos},
+      served->queue, served->stats, metrics, options);
+  if (const int lost = served->stats.sessions_not_restored; lost > 0) {
     log_event(LogLevel::kError, "sessions_not_restored", {{"sessions", lost}});
   }
-  std::thread engine_thread([&] {
-    pthread_setname_np(pthread_self(), "engine");
-    engine.run();
-  });
+  served->start_engine([&engine] { engine.run(); });
 
-  log_text(startup_table(o, *model, *text.tokenizer, text.chat, *backend, info, plan, stats,
+  log_text(startup_table(o, *model, *text.tokenizer, text.chat, *backend, info, plan, served->stats,
                          rpc.port()));
-  serving.serve(text.tokenizer, info, text.chat);
+  core.serve(text.tokenizer, info, text.chat);
   log_event(LogLevel::kInfo, "serving", {{"listen", o.listen}, {"port", rpc.port()}});
   if (http)
     log_event(LogLevel::kInfo, "serving_http", {{"listen", o.http}, {"port", http->port()}});
@@ -411,14 +404,13 @@ int run(const Options& o, StopSignal& stop) {
   }
 
   const double seconds = stop.wait().value_or(o.drain_seconds);
-  log_event(LogLevel::kInfo, "draining", {{"seconds", seconds}, {"requests", serving.under_way()}});
-  const bool all_ended = serving.drain(Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                                          std::chrono::duration<double>(seconds)));
+  log_event(LogLevel::kInfo, "draining", {{"seconds", seconds}, {"requests", core.under_way()}});
+  const bool all_ended = core.drain(Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                                       std::chrono::duration<double>(seconds)));
   if (http) http->shutdown();
   if (admin) admin->shutdown();
   rpc.shutdown();
-  queue.close();
-  engine_thread.join();
+  served->stop_engine();
   log_event(LogLevel::kInfo, "stopped", {{"all_requests_ended", all_ended}});
   return failure.happened() ? 1 : 0;
 }

@@ -85,7 +85,7 @@ void Connection::head_came(const Error& error) {
   if (head_.answer) return respond(std::move(*head_.answer));
   if (const Refused refused = identify()) {
     head_.keep_alive = false;  // its body is not read
-    return respond(refusal_response(*context_.serving.report(refused), false));
+    return respond(refusal_response(*context_.core.report(refused), false));
   }
   request_ = take_request(*head_.match.route);
   if (!head_.continues) return read_body();
@@ -103,7 +103,7 @@ Refused Connection::identify() {
     caller_ = kStranger;
     return {};
   }
-  caller_ = context_.serving.access.identify(
+  caller_ = context_.core.access.identify(
       {field_of(parser_->get(), "Authorization"), subject_, peer_, network_, number_});
   Refused refused = check_role(caller_, least);
   if (refused || least == Role::kUser || context_.options.operators) return refused;
@@ -122,7 +122,7 @@ void Connection::part_came(const Error& error) {
   if (!hold_body()) {
     head_.keep_alive = false;
     return respond(
-        refusal_response(*context_.serving.report(refuse(EndReason::kRequestMemory)), false));
+        refusal_response(*context_.core.report(refuse(EndReason::kRequestMemory)), false));
   }
   if (parser_->is_done()) return body_came();
   http::async_read_some(
@@ -137,8 +137,7 @@ bool Connection::hold_body() {
   if (size <= body_held_) return true;
   body_held_ = std::bit_ceil(size);
   body_share_ = {};
-  body_share_ =
-      context_.serving.message_bytes.take(static_cast<int64_t>(body_held_), caller_.share());
+  body_share_ = context_.core.message_bytes.take(static_cast<int64_t>(body_held_), caller_.share());
   return static_cast<bool>(body_share_);
 }
 
@@ -237,7 +236,7 @@ void Connection::write(std::shared_ptr<Exchange> answer, std::string bytes, bool
     self->out_ = self->dress(std::move(bytes));
     if (self->answer_ != nullptr) self->await_silence();
     self->stream_.expires_after(std::chrono::duration_cast<Clock::duration>(
-        std::chrono::duration<double>(self->context_.serving.options.stall_seconds)));
+        std::chrono::duration<double>(self->context_.core.options.stall_seconds)));
     asio::async_write(self->stream_, asio::buffer(self->out_),
                       [self, answer = std::move(answer), last](const Error& error, size_t) {
                         self->stream_.expires_never();

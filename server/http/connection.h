@@ -19,7 +19,7 @@
 #include "server/http/routes.h"
 #include "server/http/server.h"
 #include "server/request/byte_budget.h"
-#include "server/serving/serving.h"
+#include "server/serving/server_core.h"
 
 namespace recurve {
 
@@ -27,11 +27,11 @@ class Connection;
 
 // What connections share. All of it belongs to the one thread that runs `io`.
 struct HttpContext {
-  HttpContext(HttpOptions options_, Serving& serving_)
-      : options(std::move(options_)), serving(serving_) {}
+  HttpContext(HttpOptions options_, ServerCore& core_)
+      : options(std::move(options_)), core(core_) {}
 
   const HttpOptions options;
-  Serving& serving;
+  ServerCore& core;
   boost::asio::io_context io{1};
   const std::unique_ptr<ResponseStore> responses =
       std::make_unique<ResponseStore>(options.max_response_bytes);

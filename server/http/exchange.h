@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "server/identity/identity.h"
-#include "server/request/door.h"
+#include "server/request/response_sink.h"
 
 namespace recurve {
 

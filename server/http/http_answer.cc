@@ -15,13 +15,13 @@
 
 namespace recurve {
 
-class HttpAnswer::Part final : public AnswerDoor {
+class HttpAnswer::Part final : public AnswerSink {
  public:
   Part(HttpAnswer& owner, size_t index, TextRequest asked)
       : owner_(owner),
         index_(index),
         asked_(std::move(asked)),
-        call_(new Generation(owner.serving_, *this)) {}
+        call_(new Generation(owner.core_, *this)) {}
 
   void open(const std::string& id) {
     alive_ = owner_.self_;
@@ -75,10 +75,10 @@ class HttpAnswer::Part final : public AnswerDoor {
   Refused refusal_;
 };
 
-HttpAnswer::HttpAnswer(std::shared_ptr<Connection> connection, Serving& serving,
+HttpAnswer::HttpAnswer(std::shared_ptr<Connection> connection, ServerCore& core,
                        HttpRequest request, std::unique_ptr<AnswerDialect> dialect)
     : Exchange(std::move(connection)),
-      serving_(serving),
+      core_(core),
       request_(std::move(request)),
       dialect_(std::move(dialect)) {}
 
@@ -86,19 +86,19 @@ HttpAnswer::~HttpAnswer() = default;
 
 void HttpAnswer::begin() {
   self_ = std::static_pointer_cast<HttpAnswer>(shared_from_this());
-  serving_.registry.enter(this);
+  core_.registry.enter(this);
   if (const Refused refused = admit()) start(refused);
 }
 
 // To the text threads, or refused.
 Refused HttpAnswer::admit() {
-  if (Refused refused = serving_.availability()) return refused;
+  if (Refused refused = core_.availability()) return refused;
   if (Refused refused = read_deadline()) return refused;
   const size_t bytes = request_.body.size();
-  body_share_ = serving_.message_bytes.take(static_cast<int64_t>(bytes), request_.caller.share());
+  body_share_ = core_.message_bytes.take(static_cast<int64_t>(bytes), request_.caller.share());
   if (!body_share_) return refuse(EndReason::kRequestMemory);
-  const auto most = static_cast<size_t>(serving_.options.max_tokenising);
-  if (serving_.text.try_post(this, bytes, most, request_.caller.share())) return {};
+  const auto most = static_cast<size_t>(core_.options.max_tokenising);
+  if (core_.text_threads.try_post(this, bytes, most, request_.caller.share())) return {};
   return refuse(EndReason::kManyWaiting);
 }
 
@@ -126,7 +126,7 @@ void HttpAnswer::run() {
 Refused HttpAnswer::read() {
   const Refused refused = guarded("prompt", [&] {
     if (unwanted_) return Refused(refuse(EndReason::kClientGone));
-    return dialect_->read(std::move(request_.body), serving_.rules.limits(&unwanted_), &asked_);
+    return dialect_->read(std::move(request_.body), core_.limits(&unwanted_), &asked_);
   });
   request_.body = {};
   return refused;
@@ -138,9 +138,9 @@ void HttpAnswer::start(Refused refused) {
   if (!refused) refused = open_parts();
   if (!refused) return;
   counted_as_ = CountedAs::kRefused;
-  serving_.registry.refused();
-  refused = serving_.report(std::move(refused));
-  CallTrace trace(serving_.options.tracer, request_.origin, arrival_);
+  core_.registry.refused();
+  refused = core_.report(std::move(refused));
+  CallTrace trace(core_.options.tracer, request_.origin, arrival_);
   trace.ended(refused, nullptr, request_.request_id, request_.caller.tenant_name);
   trace.delivered();
   log_event(LogLevel::kInfo, "request_finished",
@@ -161,7 +161,7 @@ void HttpAnswer::start(Refused refused) {
 Refused HttpAnswer::open_parts() {
   if (const auto form = dialect_->gathers()) {
     const Refused refused =
-        hold_gathered(serving_, request_.caller, asked_, *form, &gathered_share_);
+        hold_gathered(core_, model_->text, request_.caller, asked_, *form, &gathered_share_);
     if (refused) return refused;
   }
   size_t parts = 0;
@@ -175,8 +175,8 @@ Refused HttpAnswer::open_parts() {
     parts = unfinished_ = parts_.size();
     counted_as_ = CountedAs::kParts;
   }
-  serving_.registry.leave(this);
-  serving_.registry.gone(/*was_refused=*/false);
+  core_.registry.leave(this);
+  core_.registry.gone(/*was_refused=*/false);
   // They live until all have finished, the last of which is opened here.
   for (size_t p = 0; p < parts; ++p) parts_[p]->open(id_of(p));
   return {};
@@ -293,7 +293,7 @@ void HttpAnswer::silent() {
 
 void HttpAnswer::client_left() {
   unwanted_ = true;
-  serving_.text.hasten(this);
+  core_.text_threads.hasten(this);
   {
     std::lock_guard lock(mutex_);
     if (gone_.exchange(true)) return;
@@ -309,8 +309,8 @@ void HttpAnswer::done() {
   connection_.reset();
   for (const auto& part : parts_) part->done();
   if (counted_as_ == CountedAs::kParts) return;
-  serving_.registry.leave(this);
-  serving_.registry.gone(counted_as_ == CountedAs::kRefused);
+  core_.registry.leave(this);
+  core_.registry.gone(counted_as_ == CountedAs::kRefused);
 }
 
 }  // namespace recurve

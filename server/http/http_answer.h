@@ -18,7 +18,7 @@ namespace recurve {
 // with its own strand, and what they say goes out in the order in which it comes.
 class HttpAnswer final : public Exchange, private CallRegistry::Call, private Executor::Task {
  public:
-  HttpAnswer(std::shared_ptr<Connection> connection, Serving& serving, HttpRequest request,
+  HttpAnswer(std::shared_ptr<Connection> connection, ServerCore& core, HttpRequest request,
              std::unique_ptr<AnswerDialect> dialect);
   ~HttpAnswer() override;
 
@@ -57,7 +57,8 @@ class HttpAnswer final : public Exchange, private CallRegistry::Call, private Ex
   enum class CountedAs { kItself, kRefused, kParts };
 
   const Clock::time_point arrival_ = Clock::now();
-  Serving& serving_;
+  ServerCore& core_;
+  const std::shared_ptr<ServedModel> model_ = core_.model();
   CountedAs counted_as_ = CountedAs::kItself;
   std::shared_ptr<HttpAnswer> self_;
   ByteBudget::Share body_share_;

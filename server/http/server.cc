@@ -12,8 +12,8 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 
 struct HttpServer::Impl {
-  Impl(HttpOptions options, Serving& serving)
-      : context(std::move(options), serving), listener(context.options.listen) {}
+  Impl(HttpOptions options, ServerCore& core)
+      : context(std::move(options), core), listener(context.options.listen) {}
 
   void take(int descriptor, const Peer& peer);
   void close_all();
@@ -43,10 +43,10 @@ void HttpServer::Impl::close_all() {
   context.end_if_idle();
 }
 
-HttpServer::HttpServer(HttpOptions options, Serving& serving, Connections& connections)
-    : impl_(std::make_unique<Impl>(std::move(options), serving)) {
+HttpServer::HttpServer(HttpOptions options, ServerCore& core, Connections& connections)
+    : impl_(std::make_unique<Impl>(std::move(options), core)) {
   impl_->thread = std::thread([impl = impl_.get()] { impl->context.io.run(); });
-  Metrics& metrics = impl_->context.options.metrics_only ? impl_->of_scrapers : serving.metrics;
+  Metrics& metrics = impl_->context.options.metrics_only ? impl_->of_scrapers : core.metrics;
   impl_->listener.start(
       connections, metrics,
       [impl = impl_.get()](int descriptor, const Peer& peer) { impl->take(descriptor, peer); },
@@ -63,7 +63,7 @@ void HttpServer::shutdown() {
   asio::post(impl_->context.io, [impl = impl_.get()] { impl->close_all(); });
   impl_->thread.join();
   // All has been written; the calls have only to delete themselves.
-  impl_->context.serving.wait_for_last_words();
+  impl_->context.core.wait_for_last_words();
 }
 
 }  // namespace recurve

@@ -7,7 +7,7 @@
 
 #include "server/net/connections.h"
 #include "server/net/tls_handshaker.h"
-#include "server/serving/serving.h"
+#include "server/serving/server_core.h"
 
 namespace recurve {
 
@@ -36,12 +36,12 @@ struct HttpOptions {
 
 // The door for clients of OpenAI's API and for browsers, over HTTP/1.1 and 1.0; what there is to
 // ask for is in routes.cc. One thread serves all connections; texts are read and written on the
-// threads that Serving has for all doors.
+// threads that ServerCore has for all doors.
 class HttpServer {
  public:
   // Listens. `serving` and `connections`, whose limits are those of all doors together, outlive the
   // server. Throws std::runtime_error with a sentence if it cannot listen.
-  HttpServer(HttpOptions options, Serving& serving, Connections& connections);
+  HttpServer(HttpOptions options, ServerCore& core, Connections& connections);
   ~HttpServer();
 
   int port() const;  // the one bound

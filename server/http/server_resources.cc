@@ -10,11 +10,11 @@ namespace {
 
 using nlohmann::json;
 
-json load_of(const Serving& serving) {
-  const EngineStats& stats = serving.stats;
+json load_of(const ServedModel& model) {
+  const EngineStats& stats = model.stats;
   return {{"requests_running", stats.running.load()},
-          {"requests_waiting", serving.queue.waiting()},
-          {"max_queue", serving.queue.max_waiting()},
+          {"requests_waiting", model.queue.waiting()},
+          {"max_queue", model.queue.max_waiting()},
           {"slots",
            {{"total", stats.slots.load()},
             {"free", stats.slots_free.load()},
@@ -36,10 +36,10 @@ json load_of(const Serving& serving) {
           {"expected_queue_seconds", stats.expected_queue_seconds.load()}};
 }
 
-void add_model(const Serving& serving, json* load) {
-  const Chat& chat = serving.rules.chat;
-  (*load)["model"] = serving.info.model_name;
-  (*load)["state_bytes"] = serving.info.state_bytes;
+void add_model(const ServedModel& model, json* load) {
+  const Chat& chat = model.text.chat;
+  (*load)["model"] = model.info.model_name;
+  (*load)["state_bytes"] = model.info.state_bytes;
   (*load)["chat"] = chat.format != nullptr;
   if (chat.exists) (*load)["chat_problem"] = chat.problem;
 }
@@ -47,15 +47,16 @@ void add_model(const Serving& serving, json* load) {
 }  // namespace
 
 std::string get_load(const HttpContext& context, const HttpRequest& request, bool keep_alive) {
-  const Serving& serving = context.serving;
-  if (const auto refusal = serving.availability()) {
+  const ServerCore& core = context.core;
+  const std::shared_ptr<ServedModel> model = core.model();
+  if (const auto refusal = core.availability()) {
     return refusal_response(*refusal, keep_alive, request.request_id);
   }
-  json load = load_of(serving);
+  json load = load_of(*model);
   load["object"] = "load";
-  load["version"] = serving.options.version;
-  load["uptime_seconds"] = seconds_between(serving.started, Clock::now());
-  add_model(serving, &load);
+  load["version"] = core.options.version;
+  load["uptime_seconds"] = seconds_between(core.started, Clock::now());
+  add_model(*model, &load);
   return response({.body = dump(load),
                    .keep_alive = keep_alive,
                    .request_id = request.request_id,
@@ -63,7 +64,7 @@ std::string get_load(const HttpContext& context, const HttpRequest& request, boo
 }
 
 std::string get_metrics(const HttpContext& context, const HttpRequest& request, bool keep_alive) {
-  return response({.body = context.serving.metrics.text(),
+  return response({.body = context.core.metrics.text(),
                    .content_type = "text/plain; version=0.0.4; charset=utf-8",
                    .keep_alive = keep_alive,
                    .request_id = request.request_id});

@@ -15,18 +15,18 @@ constexpr size_t kMostCommandBytes = 64 << 10;
 
 }  // namespace
 
-UnaryExchange::UnaryExchange(std::shared_ptr<Connection> connection, Serving& serving,
+UnaryExchange::UnaryExchange(std::shared_ptr<Connection> connection, ServerCore& core,
                              HttpRequest request, TextWork work)
     : Exchange(std::move(connection)),
-      serving_(serving),
+      core_(core),
       request_(std::move(request)),
       work_(std::move(work)) {}
 
-UnaryExchange::UnaryExchange(std::shared_ptr<Connection> connection, Serving& serving,
+UnaryExchange::UnaryExchange(std::shared_ptr<Connection> connection, ServerCore& core,
                              HttpRequest request, ToCommand to_command, ToObject to_object,
                              int status)
     : Exchange(std::move(connection)),
-      serving_(serving),
+      core_(core),
       request_(std::move(request)),
       to_command_(std::move(to_command)),
       to_object_(std::move(to_object)),
@@ -34,16 +34,17 @@ UnaryExchange::UnaryExchange(std::shared_ptr<Connection> connection, Serving& se
 
 void UnaryExchange::begin() {
   self_ = std::static_pointer_cast<UnaryExchange>(shared_from_this());
-  Refused refused = serving_.availability();
+  Refused refused = core_.availability();
   if (!refused) refused = work_ ? admit() : guarded("text", [&] { return post_command(); });
   if (refused) answer(refused, {});
 }
 
 Refused UnaryExchange::admit() {
   const size_t bytes = request_.body.size();
-  body_share_ = serving_.message_bytes.take(static_cast<int64_t>(bytes), request_.caller.share());
-  const auto most = static_cast<size_t>(serving_.options.max_tokenising);
-  if (body_share_ && serving_.text.try_post(this, bytes, most, request_.caller.share())) return {};
+  body_share_ = core_.message_bytes.take(static_cast<int64_t>(bytes), request_.caller.share());
+  const auto most = static_cast<size_t>(core_.options.max_tokenising);
+  if (body_share_ && core_.text_threads.try_post(this, bytes, most, request_.caller.share()))
+    return {};
   return refuse(EndReason::kManyWaiting);
 }
 
@@ -52,7 +53,7 @@ void UnaryExchange::run() {
   std::string object;
   const Refused refused = guarded("text", [&] {
     if (unwanted_) return Refused(refuse(EndReason::kClientGone));
-    return work_(std::move(request_.body), serving_, serving_.rules.limits(&unwanted_), &object);
+    return work_(std::move(request_.body), *model_, core_.limits(&unwanted_), &object);
   });
   answer(refused, std::move(object));
 }
@@ -68,7 +69,7 @@ Refused UnaryExchange::post_command() {
   if (Refused refused = prepare(&command)) return refused;
   auto asked = std::make_shared<SessionCommand>(command);
   command.done = [self = self_, asked](SessionResult result) {
-    self->serving_.delivery.post([self, asked, result = std::move(result)] {
+    self->core_.delivery_threads.post([self, asked, result = std::move(result)] {
       std::string object;
       const Refused refused = guarded("text", [&] {
         const Refused refusal = refusal_of(result);
@@ -78,11 +79,11 @@ Refused UnaryExchange::post_command() {
       self->answer(refused, std::move(object));
     });
   };
-  return post(serving_.queue, std::move(command));
+  return post(model_->queue, std::move(command));
 }
 
 void UnaryExchange::answer(Refused refused, std::string object) {
-  refused = serving_.report(std::move(refused));
+  refused = core_.report(std::move(refused));
   const bool keep_alive = connection_->keeps_alive();
   std::string bytes = refused ? refusal_response(*refused, keep_alive, request_.request_id)
                               : response({.status = status_,
@@ -94,7 +95,7 @@ void UnaryExchange::answer(Refused refused, std::string object) {
 
 void UnaryExchange::client_left() {
   unwanted_ = true;
-  serving_.text.hasten(this);
+  core_.text_threads.hasten(this);
 }
 
 void UnaryExchange::done() {

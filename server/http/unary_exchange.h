@@ -6,7 +6,7 @@
 #include <string>
 
 #include "server/http/exchange.h"
-#include "server/serving/serving.h"
+#include "server/serving/server_core.h"
 
 namespace recurve {
 
@@ -16,7 +16,7 @@ class UnaryExchange final : public Exchange, private Executor::Task {
  public:
   // Reads the body and writes the object as JSON, on a text thread; may throw WorkUnwanted as the
   // limits have it, and BadField.
-  using TextWork = std::function<Refused(std::string body, const Serving& serving,
+  using TextWork = std::function<Refused(std::string body, const ServedModel& model,
                                          const WorkLimits& limits, std::string* object)>;
   // Makes a command of the request; on the connection's thread. May throw BadField.
   using ToCommand = std::function<SessionCommand(const HttpRequest& request)>;
@@ -24,10 +24,10 @@ class UnaryExchange final : public Exchange, private Executor::Task {
   using ToObject =
       std::function<nlohmann::json(const SessionCommand& command, const SessionResult& result)>;
 
-  UnaryExchange(std::shared_ptr<Connection> connection, Serving& serving, HttpRequest request,
+  UnaryExchange(std::shared_ptr<Connection> connection, ServerCore& core, HttpRequest request,
                 TextWork work);
   // `status`: of what is not refused.
-  UnaryExchange(std::shared_ptr<Connection> connection, Serving& serving, HttpRequest request,
+  UnaryExchange(std::shared_ptr<Connection> connection, ServerCore& core, HttpRequest request,
                 ToCommand to_command, ToObject to_object, int status);
 
   void begin() override;
@@ -41,7 +41,8 @@ class UnaryExchange final : public Exchange, private Executor::Task {
   Refused post_command();
   void answer(Refused refused, std::string object);
 
-  Serving& serving_;
+  ServerCore& core_;
+  const std::shared_ptr<ServedModel> model_ = core_.model();
   HttpRequest request_;
   const TextWork work_;
   const ToCommand to_command_;

@@ -29,16 +29,17 @@ std::string InferCall::peer() const {
 // What is refused here goes the way of all requests, which counts it and writes it down.
 void InferCall::start() {
   self_ = shared_from_this();
-  Serving& serving = context_.serving;
+  ServerCore& core = context_.core;
   const Identity caller = context_.caller(&grpc_call_);
   request_.asked.caller = caller;
   early_ = check_role(caller, Role::kUser);
-  if (!early_) early_ = serving.availability();
+  if (!early_) early_ = core.availability();
   if (!early_) {
-    message_share_ = serving.message_bytes.take(message_bytes_, request_.asked.caller.share());
-    const auto most = static_cast<size_t>(serving.options.max_tokenising);
+    message_share_ = core.message_bytes.take(message_bytes_, request_.asked.caller.share());
+    const auto most = static_cast<size_t>(core.options.max_tokenising);
     const auto bytes = static_cast<size_t>(message_bytes_);
-    if (message_share_ && serving.text.try_post(this, bytes, most, request_.asked.caller.share()))
+    if (message_share_ &&
+        core.text_threads.try_post(this, bytes, most, request_.asked.caller.share()))
       return;
     early_ = recurve::refuse(EndReason::kManyWaiting);
   }
@@ -60,8 +61,7 @@ void InferCall::run() {
 Refused InferCall::read_message() {
   inference::ModelInferRequest message;
   if (Refused refused = parse(message_, &message)) return refused;
-  Refused refused =
-      read_infer_request(std::move(message), context_.serving.info.model_name, &request_);
+  Refused refused = read_infer_request(std::move(message), model_->info.model_name, &request_);
   if (!refused && request_.timeout) {
     const Clock::time_point end = Clock::now() + *request_.timeout;
     deadline_ = std::min(deadline_.value_or(end), end);
@@ -84,10 +84,10 @@ Refused InferCall::command(SessionCommand command, std::function<void(Refused)> 
   if (Refused refused = prepare(&command)) return refused;
   command.caller = request_.asked.caller;
   command.done = [self = shared_from_this(), then = std::move(then)](SessionResult result) {
-    self->context_.serving.delivery.post(
+    self->context_.core.delivery_threads.post(
         [self, then, refused = refusal_of(result)] { then(refused); });
   };
-  return post(context_.serving.queue, std::move(command));
+  return post(model_->queue, std::move(command));
 }
 
 void InferCall::open_session() {
@@ -110,11 +110,11 @@ void InferCall::begin() {
   if (!early_ && !request_.form.stream) {
     GatheredForm form = kGatheredTensors;
     form.repeated = static_cast<int64_t>(request_.form.prefix.size() * request_.form.choices);
-    early_ = hold_gathered(context_.serving, request_.asked.caller, {&request_.asked, 1}, form,
-                           &gathered_share_);
+    early_ = hold_gathered(context_.core, model_->text, request_.asked.caller, {&request_.asked, 1},
+                           form, &gathered_share_);
   }
   std::lock_guard lock(mutex_);
-  served_ = new Generation(context_.serving, *this);
+  served_ = new Generation(context_.core, *this);
   served_->open(request_.asked.caller, {.bytes = early_ ? 0 : message_bytes_});
   if (gone_) served_->left();
 }
@@ -137,8 +137,7 @@ Refused InferCall::read(TextRequest* asked) {
 
 void InferCall::send(AnswerEvent event) {
   if (!answer_) {
-    const Serving& serving = context_.serving;
-    answer_.emplace(request_.form, serving.info.model_name, *serving.rules.tokenizer);
+    answer_.emplace(request_.form, model_->info.model_name, *model_->text.tokenizer);
   }
   if (auto response = answer_->take(event)) respond(std::move(*response));
 }

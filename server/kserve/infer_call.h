@@ -22,7 +22,7 @@ namespace recurve {
 //
 //   start() -> text thread: the message is read -> was_read() -> go() -> [open] -> Generation
 //   -> events -> [close] -> flush() -> done() -> released()
-class InferCall : public AnswerDoor,
+class InferCall : public AnswerSink,
                   public std::enable_shared_from_this<InferCall>,
                   private Executor::Task {
  public:
@@ -70,6 +70,7 @@ class InferCall : public AnswerDoor,
   void done();
 
   ServiceContext& context_;
+  const std::shared_ptr<ServedModel> model_ = context_.core.model();
   grpc::CallbackServerContext& grpc_call_;
   const char* const rpc_;
   InferRequest request_;

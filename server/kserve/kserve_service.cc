@@ -56,7 +56,7 @@ class KserveService final
     using Response = inference::ServerReadyResponse;
     return answer<inference::ServerReadyRequest, Response>(
         call, request, response, [this](const auto&, Response* to) -> Refused {
-          to->set_ready(!context_.serving.availability());
+          to->set_ready(!context_.core.availability());
           return {};
         });
   }
@@ -65,9 +65,9 @@ class KserveService final
     using Response = inference::ModelReadyResponse;
     return answer<inference::ModelReadyRequest, Response>(
         call, request, response, [this](const auto& asked, Response* to) -> Refused {
-          const Serving& serving = context_.serving;
-          to->set_ready(!serving.availability() &&
-                        !check_model(asked.name(), asked.version(), serving.info.model_name));
+          const ServerCore& core = context_.core;
+          to->set_ready(!core.availability() &&
+                        !check_model(asked.name(), asked.version(), core.model()->info.model_name));
           return {};
         });
   }
@@ -78,7 +78,7 @@ class KserveService final
         call, request, response, [this, call](const auto&, Response* to) -> Refused {
           if (Refused refused = user(call)) return refused;
           to->set_name("recurve");
-          to->set_version(context_.serving.options.version);
+          to->set_version(context_.core.options.version);
           for (const char* extension : {"sequence", "model_configuration", "parameters"}) {
             to->add_extensions(extension);
           }
@@ -92,7 +92,7 @@ class KserveService final
         call, request, response, [this, call](const auto& asked, Response* to) {
           Refused refused = user(call);
           if (!refused) refused = known(asked.name(), asked.version());
-          if (!refused) fill(context_.serving.info, to);
+          if (!refused) fill(context_.core.model()->info, to);
           return refused;
         });
   }
@@ -103,7 +103,7 @@ class KserveService final
         call, request, response, [this, call](const auto& asked, Response* to) {
           Refused refused = user(call);
           if (!refused) refused = known(asked.name(), asked.version());
-          if (!refused) fill(context_.serving.info, to->mutable_config());
+          if (!refused) fill(context_.core.model()->info, to->mutable_config());
           return refused;
         });
   }
@@ -119,7 +119,7 @@ class KserveService final
 
   grpc::ServerBidiReactor<Bytes, Bytes>* ModelStreamInfer(Call* call) override {
     if (const Refused refused = user(call)) {
-      return new RefusedStream(context_.status_for(call, context_.serving.report(refused)));
+      return new RefusedStream(context_.status_for(call, context_.core.report(refused)));
     }
     return new InferStream(context_, call);
   }
@@ -146,9 +146,9 @@ class KserveService final
 
   // While it drains, a server still knows what it serves.
   Refused known(const std::string& name, const std::string& version) const {
-    const Serving& serving = context_.serving;
-    if (!serving.loaded()) return serving.availability();
-    return check_model(name, version, serving.info.model_name);
+    const ServerCore& core = context_.core;
+    if (!core.model()->loaded()) return core.availability();
+    return check_model(name, version, core.model()->info.model_name);
   }
 
   ServiceContext& context_;

@@ -12,13 +12,13 @@
 namespace recurve {
 namespace {
 
-using State = Serving::State;
+using State = ServerCore::State;
 constexpr double kMaxDrainSeconds = 1e6;
 
 grpc::ServerUnaryReactor* finish(const ServiceContext& context, grpc::CallbackServerContext* call,
                                  const Refused& refused = {}) {
   grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
-  reactor->Finish(context.status_for(call, context.serving.report(refused)));
+  reactor->Finish(context.status_for(call, context.core.report(refused)));
   return reactor;
 }
 
@@ -47,24 +47,24 @@ v1::ServerState state_of(State state) {
   return v1::SERVER_STATE_UNSPECIFIED;
 }
 
-void fill(const Serving& serving, v1::ModelInfo* to) {
-  const ServingInfo& info = serving.info;
+void fill(const ServedModel& model, v1::ModelInfo* to) {
+  const ServingInfo& info = model.info;
   to->set_name(info.model_name);
   to->set_family(info.family);
   to->set_parameters(info.parameters);
   to->set_weight_bytes(info.weight_bytes);
   to->set_weight_type(info.weight_type);
   to->set_vocab_size(info.vocab_rows);
-  to->set_token_count(serving.rules.vocab.usable);
-  to->set_tokenizer(serving.rules.tokenizer->description());
+  to->set_token_count(model.text.vocab.usable);
+  to->set_tokenizer(model.text.tokenizer->description());
   if (info.tokens.bos) to->set_bos_id(*info.tokens.bos);
   for (const int32_t id : info.tokens.eos) to->add_eos_ids(id);
   to->set_state_bytes(info.state_bytes);
   to->set_chunk_tokens(info.chunk_tokens);
   to->set_fingerprint(info.fingerprint);
   to->set_backend(info.backend);
-  to->set_has_chat_template(serving.rules.chat.format != nullptr);
-  if (serving.rules.chat.exists) to->set_chat_template_problem(serving.rules.chat.problem);
+  to->set_has_chat_template(model.text.chat.format != nullptr);
+  if (model.text.chat.exists) to->set_chat_template_problem(model.text.chat.problem);
   for (const ServingInfo::Op& op : info.ops) {
     v1::ModelInfo::OpInfo* out = to->add_ops();
     out->set_name(op.name);
@@ -73,20 +73,21 @@ void fill(const Serving& serving, v1::ModelInfo* to) {
 }
 
 void fill(const ServiceContext& context, v1::ServerInfo::Limits* to) {
-  const Serving& serving = context.serving;
-  to->set_max_queue(serving.queue.max_waiting());
+  const ServerCore& core = context.core;
+  const ServedModel& model = *core.model();
+  to->set_max_queue(model.queue.max_waiting());
   to->set_max_message_bytes(context.options.max_message_bytes);
-  to->set_max_prompt_tokens(serving.options.max_prompt_tokens);
-  to->set_max_generated_tokens(serving.options.max_generated_tokens);
+  to->set_max_prompt_tokens(core.options.max_prompt_tokens);
+  to->set_max_generated_tokens(core.options.max_generated_tokens);
   to->set_max_stop_strings(StopMatcher::kMaxStops);
   to->set_max_stop_string_bytes(StopMatcher::kMaxStopBytes);
   to->set_max_stop_token_ids(kMaxStopIds);
   to->set_max_logprobs(kMaxLogprobs);
-  if (!serving.loaded()) return;
-  to->set_slots(serving.info.slots);
-  to->set_max_choices(serving.rules.max_choices);
-  to->set_max_host_bytes(serving.info.max_host_bytes);
-  to->set_default_ttl_seconds(serving.info.default_ttl_seconds);
+  if (!model.loaded()) return;
+  to->set_slots(model.info.slots);
+  to->set_max_choices(model.text.max_choices);
+  to->set_max_host_bytes(model.info.max_host_bytes);
+  to->set_default_ttl_seconds(model.info.default_ttl_seconds);
 }
 
 Refused check_deadline(double seconds) {
@@ -115,13 +116,13 @@ Refused ControlService::may_operate(const grpc::CallbackServerContext* call, Rol
 grpc::ServerUnaryReactor* ControlService::GetModelInfo(grpc::CallbackServerContext* call,
                                                        const v1::GetModelInfoRequest*,
                                                        v1::ModelInfo* response) {
-  const Serving& serving = context_.serving;
+  const ServerCore& core = context_.core;
   Identity caller;
   if (auto refused = context_.identify(call, Role::kUser, &caller)) {
     return finish(context_, call, refused);
   }
-  if (!serving.loaded()) return finish(context_, call, serving.availability());
-  fill(serving, response);
+  if (!core.model()->loaded()) return finish(context_, call, core.availability());
+  fill(*core.model(), response);
   return finish(context_, call);
 }
 
@@ -132,9 +133,9 @@ grpc::ServerUnaryReactor* ControlService::GetServerInfo(grpc::CallbackServerCont
   if (auto refused = context_.identify(call, Role::kUser, &caller)) {
     return finish(context_, call, refused);
   }
-  response->set_version(context_.serving.options.version);
-  response->set_state(state_of(context_.serving.state()));
-  response->set_uptime_seconds(seconds_between(context_.serving.started, Clock::now()));
+  response->set_version(context_.core.options.version);
+  response->set_state(state_of(context_.core.state()));
+  response->set_uptime_seconds(seconds_between(context_.core.started, Clock::now()));
   fill(context_, response->mutable_limits());
   return finish(context_, call);
 }
@@ -145,10 +146,11 @@ grpc::ServerUnaryReactor* ControlService::GetLoad(grpc::CallbackServerContext* c
   if (auto refused = may_operate(call, Role::kObserver, &caller)) {
     return finish(context_, call, refused);
   }
-  const EngineStats& stats = context_.serving.stats;
+  const ServedModel& model = *context_.core.model();
+  const EngineStats& stats = model.stats;
   response->set_requests_running(stats.running);
-  response->set_requests_waiting(context_.serving.queue.waiting());
-  response->set_max_queue(context_.serving.queue.max_waiting());
+  response->set_requests_waiting(model.queue.waiting());
+  response->set_max_queue(model.queue.max_waiting());
   v1::Load::Slots& slots = *response->mutable_slots();
   slots.set_total(stats.slots);
   slots.set_free(stats.slots_free);
@@ -181,15 +183,15 @@ grpc::ServerUnaryReactor* ControlService::Drain(grpc::CallbackServerContext* cal
     return finish(context_, call, refused);
   }
   const double seconds = request->has_deadline_seconds() ? request->deadline_seconds()
-                                                         : context_.serving.options.drain_seconds;
+                                                         : context_.core.options.drain_seconds;
   Refused refused = check_deadline(seconds);
-  if (!refused && !context_.serving.options.on_drain) {
+  if (!refused && !context_.core.options.on_drain) {
     refused = refuse(EndReason::kUnsupported, "this server is stopped by whoever started it");
   }
   if (refused) return finish(context_, call, refused);
   audit("drain", auditee(caller), "OK", fmt::format("{} s", seconds));
-  response->set_requests_under_way(context_.serving.under_way());
-  return new AnswerFirst([this, seconds] { context_.serving.drain_for_client(seconds); });
+  response->set_requests_under_way(context_.core.under_way());
+  return new AnswerFirst([this, seconds] { context_.core.drain_for_client(seconds); });
 }
 
 }  // namespace recurve

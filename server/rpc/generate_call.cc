@@ -11,7 +11,7 @@ namespace recurve {
 GenerateCall::GenerateCall(ServiceContext& context, grpc::CallbackServerContext* call,
                            const grpc::ByteBuffer* request)
     : StreamCall(context, call, "recurve.v1.Inference/Generate"), message_(request) {
-  serve(new Generation(context.serving, *this), static_cast<int64_t>(request->Length()),
+  serve(new Generation(context.core, *this), static_cast<int64_t>(request->Length()),
         leading_string(*request, v1::GenerateRequest::kRequestIdFieldNumber, kMaxNameLength));
 }
 
@@ -31,21 +31,20 @@ void GenerateCall::send(AnswerEvent event) {
 
 void GenerateCall::write(const RequestAccepted& accepted) {
   v1::GenerateResponse response;
-  fill(accepted, context_.serving.info.model_name, response.mutable_prompt());
+  fill(accepted, served().model().info.model_name, response.mutable_prompt());
   outbox_.push(response);
 }
 
 void GenerateCall::write(const PromptScored& scored) {
   v1::GenerateResponse response;
   for (const SampledToken& token : scored.tokens) {
-    fill(token, *context_.serving.rules.tokenizer,
-         response.mutable_prompt_logprobs()->add_tokens());
+    fill(token, *served().model().text.tokenizer, response.mutable_prompt_logprobs()->add_tokens());
   }
   outbox_.push(response);
 }
 
 void GenerateCall::write(const AnswerDelta& delta) {
-  fill(delta, *context_.serving.rules.tokenizer, &chunk_);
+  fill(delta, *served().model().text.tokenizer, &chunk_);
   v1::GenerateResponse response;
   // Lent, not given: so the chunk keeps its memory.
   response.unsafe_arena_set_allocated_chunk(&chunk_);

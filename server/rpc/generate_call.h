@@ -9,7 +9,7 @@ namespace recurve {
 
 // One Generate. Deletes itself.
 class GenerateCall final
-    : public StreamCall<grpc::ServerWriteReactor<grpc::ByteBuffer>, AnswerDoor> {
+    : public StreamCall<grpc::ServerWriteReactor<grpc::ByteBuffer>, AnswerSink> {
  public:
   GenerateCall(ServiceContext& context, grpc::CallbackServerContext* call,
                const grpc::ByteBuffer* request);

@@ -69,7 +69,7 @@ void HeadersFirst::RunHandler(const HandlerParameter& param) {
   Identity caller;
   const Refused refused = context_.identify(call, Role::kUser, &caller);
   if (!refused) return (new Reading(*then_, param))->begin();
-  const grpc::Status status = context_.status_for(call, context_.serving.report(refused));
+  const grpc::Status status = context_.status_for(call, context_.core.report(refused));
   grpc::internal::CallbackBidiHandler<Bytes, Bytes> refusing(
       [&](auto*) { return new RefusedStream(status); });
   refusing.RunHandler(param);

@@ -16,7 +16,8 @@ namespace {
 
 // A text that is to be read, and what has its answer.
 struct TextCall {
-  Serving& serving;
+  ServerCore& core;
+  const ModelText& model;
   const Identity& caller;
   const grpc::ByteBuffer& request;
   const WorkLimits& limits;
@@ -25,7 +26,7 @@ struct TextCall {
 };
 
 Refused tokenize(const TextCall& call) {
-  Serving& serving = call.serving;
+  const ModelText& model = call.model;
   v1::TokenizeRequest message;
   std::vector<int32_t> ids;
   if (Refused refused = parse(call.request, &message)) return refused;
@@ -33,20 +34,20 @@ Refused tokenize(const TextCall& call) {
   // Only what is generated from has a limit of tokens.
   WorkLimits work = call.limits;
   if (!message.has_messages()) work.most_tokens = SIZE_MAX;
-  if (Refused refused = tokenise(to_text(std::move(message)), serving.rules, work, &ids)) {
+  if (Refused refused = tokenise(to_text(std::move(message)), model, work, &ids)) {
     return refused;
   }
   constexpr int64_t kId = 16, kBytes = 128, kCopies = 3;
   auto bytes = static_cast<int64_t>(ids.size()) * (with_bytes ? kId + kBytes : kId);
-  if (with_bytes) bytes += kCopies * bytes_in_json(ids, *serving.rules.tokenizer);
-  if (Refused refused = hold_answer(serving, call.caller, "text", bytes, call.share)) {
+  if (with_bytes) bytes += kCopies * bytes_in_json(ids, *model.tokenizer);
+  if (Refused refused = hold_answer(call.core, call.caller, "text", bytes, call.share)) {
     return refused;
   }
   v1::TokenizeResponse answer;
   for (const int32_t id : ids) {
     answer.add_ids(id);
     if (!with_bytes) continue;
-    const std::string_view bytes = serving.rules.tokenizer->token_bytes(id);
+    const std::string_view bytes = model.tokenizer->token_bytes(id);
     answer.add_token_bytes(bytes.data(), bytes.size());
   }
   *call.response = serialise(answer);
@@ -54,23 +55,23 @@ Refused tokenize(const TextCall& call) {
 }
 
 Refused detokenize(const TextCall& call) {
-  Serving& serving = call.serving;
+  const ModelText& model = call.model;
   v1::DetokenizeRequest message;
   if (Refused refused = parse(call.request, &message)) return refused;
   const std::vector<int32_t> ids(message.ids().begin(), message.ids().end());
-  Refused refused = check_ids("ids", ids, serving.rules);
-  if (!refused && !serving.rules.tokenizer->reads_text()) {
+  Refused refused = check_ids("ids", ids, model);
+  if (!refused && !model.tokenizer->reads_text()) {
     refused = invalid("ids", "ids have no text, as this server has no tokenizer");
   }
   if (!refused) {
     constexpr int64_t kCopies = 5;
-    const int64_t bytes = kCopies * bytes_in_json(ids, *serving.rules.tokenizer);
-    refused = hold_answer(serving, call.caller, "ids", bytes, call.share);
+    const int64_t bytes = kCopies * bytes_in_json(ids, *model.tokenizer);
+    refused = hold_answer(call.core, call.caller, "ids", bytes, call.share);
   }
   if (refused) return refused;
   call.limits.check();
   v1::DetokenizeResponse answer;
-  answer.set_text(decode(*serving.rules.tokenizer, ids,
+  answer.set_text(decode(*model.tokenizer, ids,
                          message.continued() ? TextPosition::kContinued : TextPosition::kStart));
   *call.response = serialise(answer);
   return {};
@@ -85,13 +86,13 @@ bool abort_any(CallRegistry& registry, const Identity& caller, bool others, cons
   return found;
 }
 
-Refused abort_request(Serving& serving, const Identity& caller, bool others,
+Refused abort_request(ServerCore& core, const Identity& caller, bool others,
                       const grpc::ByteBuffer& request, grpc::ByteBuffer* response) {
   v1::AbortRequest message;
   Refused refused = parse(request, &message);
   if (!refused) refused = check_name("request_id", message.request_id());
   if (refused) return refused;
-  if (!abort_any(serving.registry, caller, others, message.request_id())) {
+  if (!abort_any(core.registry, caller, others, message.request_id())) {
     return refuse(EndReason::kNotFound,
                   fmt::format("no request \"{}\" is under way", cut(message.request_id())));
   }
@@ -107,15 +108,16 @@ grpc::ServerUnaryReactor* answer_later(ServiceContext& context, grpc::CallbackSe
   auto* unary = new UnaryCall(context, call);
   Identity caller;
   Refused unavailable = context.identify(call, Role::kUser, &caller);
-  if (!unavailable) unavailable = context.serving.availability();
+  if (!unavailable) unavailable = context.core.availability();
   if (!unavailable) {
     const Clock::time_point arrival = Clock::now();
+    const std::shared_ptr<ServedModel> model = context.core.model();
     unary->try_answer_on_text(static_cast<int64_t>(request->Length()), caller, [=, &context] {
       const Clock::time_point began = Clock::now();
-      const Refused refused = work(
-          {context.serving, caller, *request, unary->limits(), unary->answer_share(), response});
-      context.serving.metrics.observe_text(seconds_between(arrival, began),
-                                           seconds_between(began, Clock::now()));
+      const Refused refused = work({context.core, model->text, caller, *request, unary->limits(),
+                                    unary->answer_share(), response});
+      context.core.metrics.observe_text(seconds_between(arrival, began),
+                                        seconds_between(began, Clock::now()));
       return refused;
     });
   } else {
@@ -163,7 +165,7 @@ grpc::ServerUnaryReactor* InferenceService::Abort(grpc::CallbackServerContext* c
   Identity caller;
   Refused refused = context_.identify(call, Role::kUser, &caller);
   const bool others = caller.role == Role::kAdmin && context_.options.operators;
-  if (!refused) refused = abort_request(context_.serving, caller, others, *request, response);
+  if (!refused) refused = abort_request(context_.core, caller, others, *request, response);
   unary->finish(std::move(refused));
   return unary;
 }

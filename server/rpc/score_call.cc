@@ -10,7 +10,7 @@ namespace recurve {
 
 ScoreCall::ScoreCall(ServiceContext& context, grpc::CallbackServerContext* call)
     : StreamCall(context, call, "recurve.v1.Inference/Score") {
-  serve(new Scoring(context.serving, *this));
+  serve(new Scoring(context.core, *this));
 }
 
 void ScoreCall::OnReadDone(bool ok) {
@@ -32,7 +32,7 @@ void ScoreCall::send(ScoreEvent event) {
 
 void ScoreCall::write(const RequestAccepted& accepted) {
   v1::ScoreResponse response;
-  fill(accepted, context_.serving.info.model_name, response.mutable_prompt());
+  fill(accepted, served().model().info.model_name, response.mutable_prompt());
   outbox_.push(response);
 }
 
@@ -42,7 +42,7 @@ void ScoreCall::write(const ScoreProgress& progress) {
   to.set_scored_tokens(progress.scored_tokens);
   to.set_sum_logprob(progress.sum_logprob);
   for (const SampledToken& token : progress.tokens) {
-    fill(token, *context_.serving.rules.tokenizer, to.add_tokens());
+    fill(token, *served().model().text.tokenizer, to.add_tokens());
   }
   outbox_.push(response);
 }

@@ -11,7 +11,7 @@ namespace recurve {
 
 // One Score. Deletes itself.
 class ScoreCall final
-    : public StreamCall<grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>, ScoreDoor> {
+    : public StreamCall<grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>, ScoreSink> {
  public:
   ScoreCall(ServiceContext& context, grpc::CallbackServerContext* call);
 

@@ -56,8 +56,7 @@ void set_arguments(const RpcOptions& options, grpc::ServerBuilder* builder) {
 
 // Bytes of messages that have come in part. Several fit, of the largest.
 int64_t most_bytes_on_their_way(const ServiceContext& context) {
-  return std::max(context.serving.options.max_bytes_under_way,
-                  4 * context.options.max_message_bytes);
+  return std::max(context.core.options.max_bytes_under_way, 4 * context.options.max_message_bytes);
 }
 
 // What clients can make gRPC hold before a call of ours begins.
@@ -66,7 +65,7 @@ void set_bounds(const ServiceContext& context, grpc::ServerBuilder* builder) {
   // FrameGuard bounds what is on its way, of each client, and calls what they have taken: where
   // this were less than both, gRPC would end whichever call came next.
   quota.Resize(static_cast<size_t>(most_bytes_on_their_way(context) +
-                                   context.serving.options.max_bytes_under_way));
+                                   context.core.options.max_bytes_under_way));
   quota.SetMaxThreads(most_threads());
   builder->SetResourceQuota(quota);
   for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
@@ -95,9 +94,9 @@ void check(const RpcOptions& options) {
 }  // namespace
 
 struct RpcServer::Impl {
-  Impl(RpcOptions options, Serving& serving, std::vector<RpcService> services)
-      : context(std::move(options), serving), others(std::move(services)) {}
-  ~Impl() { context.serving.forget_listener(this); }
+  Impl(RpcOptions options, ServerCore& core, std::vector<RpcService> services)
+      : context(std::move(options), core), others(std::move(services)) {}
+  ~Impl() { context.core.forget_listener(this); }
 
   void listen();
   void hand_over(int descriptor, const Peer& peer);
@@ -135,7 +134,7 @@ void RpcServer::Impl::listen() {
   for (const RpcService& other : others) {
     builder.RegisterService(made.emplace_back(other.make(context)).get());
   }
-  if (!options.reflection || (context.serving.access.has_keys() && !options.admin))
+  if (!options.reflection || (context.core.access.has_keys() && !options.admin))
     builder.SetOption(std::make_unique<WithoutReflection>());
   set_arguments(options, &builder);
   set_bounds(context, &builder);
@@ -143,9 +142,9 @@ void RpcServer::Impl::listen() {
   if (server == nullptr) {
     throw std::runtime_error("gRPC cannot start its server: the lines above say why");
   }
-  context.serving.when_serving_changes(
+  context.core.when_serving_changes(
       this, [this](bool serving, bool durable) { set_health(serving, durable); });
-  listener->start(context.connections, context.serving.metrics,
+  listener->start(context.connections, context.core.metrics,
                   [this](int descriptor, const Peer& peer) { hand_over(descriptor, peer); },
                   {options.tls, TlsProtocol::kHttp2});
 }
@@ -153,7 +152,7 @@ void RpcServer::Impl::listen() {
 // gRPC's acceptor closes connections whose peer has no address, as those of this machine.
 void RpcServer::Impl::hand_over(int descriptor, const Peer& peer) {
   SocketHooks::of_process().count_frames(
-      descriptor, std::make_shared<FrameGuard>(peer, context.serving.metrics, guarded));
+      descriptor, std::make_shared<FrameGuard>(peer, context.core.metrics, guarded));
   if (listener->port() == 0) return grpc::AddInsecureChannelFromFd(server.get(), descriptor);
   grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
   connection.fd = descriptor;
@@ -168,8 +167,8 @@ void RpcServer::Impl::set_health(bool serving, bool durable) {
   for (const RpcService& other : others) health->SetServingStatus(other.name, serving);
 }
 
-RpcServer::RpcServer(RpcOptions options, Serving& serving, std::vector<RpcService> others)
-    : impl_(std::make_unique<Impl>(std::move(options), serving, std::move(others))) {
+RpcServer::RpcServer(RpcOptions options, ServerCore& core, std::vector<RpcService> others)
+    : impl_(std::make_unique<Impl>(std::move(options), core, std::move(others))) {
   impl_->listen();
 }
 
@@ -181,13 +180,13 @@ Connections& RpcServer::connections() { return impl_->context.connections; }
 
 void RpcServer::shutdown() {
   if (impl_ == nullptr || impl_->server == nullptr) return;
-  Serving& serving = impl_->context.serving;
-  serving.forget_listener(impl_.get());
+  ServerCore& core = impl_->context.core;
+  core.forget_listener(impl_.get());
   impl_->listener->stop();  // gRPC would not close what it no longer takes
   impl_->server->Shutdown(std::chrono::system_clock::now());
   impl_->server->Wait();
   // gRPC is through with the calls; they have only to delete themselves.
-  serving.wait_for_last_words();
+  core.wait_for_last_words();
   impl_->server.reset();
 }
 

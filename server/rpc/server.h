@@ -7,7 +7,7 @@
 
 #include "server/net/connections.h"
 #include "server/net/tls_handshaker.h"
-#include "server/serving/serving.h"
+#include "server/serving/server_core.h"
 
 namespace grpc {
 class Service;
@@ -47,7 +47,7 @@ class RpcServer {
   // Listens, with `others` beside its own services; health says NOT_SERVING until `serving`, which
   // outlives the server, does. Throws std::runtime_error with a sentence if it cannot listen, or an
   // option is out of its range.
-  RpcServer(RpcOptions options, Serving& serving, std::vector<RpcService> others = {});
+  RpcServer(RpcOptions options, ServerCore& core, std::vector<RpcService> others = {});
   ~RpcServer();
 
   int port() const;  // the one bound; 0 for a unix socket

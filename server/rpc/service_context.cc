@@ -29,16 +29,16 @@ std::string all_of(const grpc::CallbackServerContext* call, const char* key) {
 
 }  // namespace
 
-ServiceContext::ServiceContext(RpcOptions options_, Serving& serving_)
+ServiceContext::ServiceContext(RpcOptions options_, ServerCore& core_)
     : options(std::move(options_)),
-      serving(serving_),
+      core(core_),
       connections(connection_limits(options.max_connections, options.max_connections_by_address)) {}
 
 Identity ServiceContext::caller(const grpc::CallbackServerContext* call) const {
   const Peer peer = connections.find(call->peer()).value_or(Peer{});
   const std::string authorization = all_of(call, "authorization");  // several are no key
-  return serving.access.identify({authorization, peer.subject, peer.address,
-                                  peer.of_this_machine ? "" : peer.network, peer.number});
+  return core.access.identify({authorization, peer.subject, peer.address,
+                               peer.of_this_machine ? "" : peer.network, peer.number});
 }
 
 CallOrigin ServiceContext::origin(const grpc::CallbackServerContext* call, const char* rpc) {
@@ -58,7 +58,7 @@ grpc::Status ServiceContext::status_for(grpc::CallbackServerContext* call,
   if (!refusal) return {};
   if (refusal->row().code == Code::kUnavailable) {
     // gRPC has this code for a connection that was lost, too; only the server sends this with it.
-    const bool loading = serving.state() == Serving::State::kLoading;
+    const bool loading = core.state() == ServerCore::State::kLoading;
     call->AddTrailingMetadata("recurve-state", loading ? "loading" : "draining");
   }
   if (refusal->retry_seconds) {

@@ -78,13 +78,13 @@ using Answer = grpc::ByteBuffer (*)(const SessionResult&);
 Refused hand_over(ServiceContext& context, SessionCommand command, UnaryCall* unary, Answer answer,
                   grpc::ByteBuffer* response) {
   command.done = [&context, unary, answer, response](SessionResult result) {
-    unary->answer_on(context.serving.delivery, [answer, response, result = std::move(result)] {
+    unary->answer_on(context.core.delivery_threads, [answer, response, result = std::move(result)] {
       const Refused refused = refusal_of(result);
       if (!refused) *response = answer(result);
       return refused;
     });
   };
-  return post(context.serving.queue, std::move(command));
+  return post(context.core.model()->queue, std::move(command));
 }
 
 template <typename Request>
@@ -96,7 +96,7 @@ grpc::ServerUnaryReactor* handle(ServiceContext& context, grpc::CallbackServerCo
   SessionCommand command;
   Identity caller;
   Refused refused = context.identify(call, Role::kUser, &caller);
-  if (!refused) refused = context.serving.availability();
+  if (!refused) refused = context.core.availability();
   if (!refused) refused = parse(bytes, &request);
   if (!refused) {
     command = to_command(request);

@@ -29,7 +29,7 @@ ExportCall::ExportCall(ServiceContext& context, grpc::CallbackServerContext* cal
   SessionCommand command;
   Identity caller;
   Refused refused = context.identify(call, Role::kUser, &caller);
-  if (!refused) refused = context.serving.availability();
+  if (!refused) refused = context.core.availability();
   if (!refused) refused = parse(request, &message);
   if (!refused) {
     at_ = message.offset();
@@ -42,9 +42,9 @@ ExportCall::ExportCall(ServiceContext& context, grpc::CallbackServerContext* cal
   if (!refused) {
     command.done = [this](SessionResult result) {
       result_ = std::move(result);
-      context_.serving.text.post(this);
+      context_.core.text_threads.post(this);
     };
-    refused = post(context.serving.queue, std::move(command));
+    refused = post(model_->queue, std::move(command));
   }
   if (refused) finish(std::move(refused));
 }
@@ -89,14 +89,14 @@ void ExportCall::OnWriteDone(bool ok) {
 
 void ExportCall::finish(Refused refusal) {
   result_.state.reset();
-  Finish(context_.status_for(call_, context_.serving.report(std::move(refusal))));
+  Finish(context_.status_for(call_, context_.core.report(std::move(refusal))));
 }
 
 ImportCall::ImportCall(ServiceContext& context, grpc::CallbackServerContext* call,
                        grpc::ByteBuffer* response)
     : context_(context), call_(call), response_(response) {
   Refused refused = context.identify(call, Role::kUser, &caller_);
-  if (!refused) refused = context.serving.availability();
+  if (!refused) refused = context.core.availability();
   if (refused) {
     finish(std::move(refused));
   } else {
@@ -107,8 +107,8 @@ ImportCall::ImportCall(ServiceContext& context, grpc::CallbackServerContext* cal
 void ImportCall::OnReadDone(bool ok) {
   try {
     if (!ok) {
-      if (context_.serving.text.try_post(
-              this, written_.size(), static_cast<size_t>(context_.serving.options.max_tokenising),
+      if (context_.core.text_threads.try_post(
+              this, written_.size(), static_cast<size_t>(context_.core.options.max_tokenising),
               caller_.share()))
         return;
       return finish(refuse(EndReason::kManyWaiting));
@@ -126,7 +126,7 @@ void ImportCall::OnReadDone(bool ok) {
 
 // The first message says what it is to become; memory for all that may come is asked for then.
 Refused ImportCall::take(const v1::ImportRequest& message) {
-  const auto most = static_cast<size_t>(context_.serving.info.most_written_bytes);
+  const auto most = static_cast<size_t>(model_->info.most_written_bytes);
   if (!std::exchange(begun_, true)) {
     command_ = {.kind = SessionCommand::Kind::kImport,
                 .caller = caller_,
@@ -134,7 +134,7 @@ Refused ImportCall::take(const v1::ImportRequest& message) {
                 .ttl_seconds = ttl_of(message),
                 .durability = durability_of(message)};
     if (Refused refused = prepare(&command_)) return refused;
-    share_ = context_.serving.message_bytes.take(static_cast<int64_t>(most), caller_.share());
+    share_ = context_.core.message_bytes.take(static_cast<int64_t>(most), caller_.share());
     if (!share_) {
       return refuse(EndReason::kExhausted,
                     fmt::format("a state may take {} bytes, and --request-memory has "
@@ -165,7 +165,7 @@ void ImportCall::run() {
 
 Refused ImportCall::check() {
   if (!begun_) return invalid("data", "no message has come: send the name and the state");
-  const ServingInfo& info = context_.serving.info;
+  const ServingInfo& info = model_->info;
   try {
     if (too_long_) {
       info.check_front(written_);
@@ -184,9 +184,9 @@ void ImportCall::hand_over() {
   command_.done = [this](SessionResult result) {
     result_ = std::move(result);
     answered_ = true;
-    context_.serving.delivery.post(this);
+    context_.core.delivery_threads.post(this);
   };
-  if (Refused refused = post(context_.serving.queue, std::move(command_))) {
+  if (Refused refused = post(model_->queue, std::move(command_))) {
     finish(std::move(refused));
   }
 }
@@ -194,7 +194,7 @@ void ImportCall::hand_over() {
 void ImportCall::finish(Refused refusal) {
   command_.state.reset();
   share_ = {};
-  Finish(context_.status_for(call_, context_.serving.report(std::move(refusal))));
+  Finish(context_.status_for(call_, context_.core.report(std::move(refusal))));
 }
 
 }  // namespace recurve

@@ -30,6 +30,7 @@ class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, priv
   void finish(Refused refusal);
 
   ServiceContext& context_;
+  const std::shared_ptr<ServedModel> model_ = context_.core.model();
   grpc::CallbackServerContext* const call_;
   SessionResult result_;
   uint64_t at_ = 0, total_ = 0;
@@ -57,6 +58,7 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, priva
   void finish(Refused refusal);
 
   ServiceContext& context_;
+  const std::shared_ptr<ServedModel> model_ = context_.core.model();
   grpc::CallbackServerContext* const call_;
   grpc::ByteBuffer* const response_;
   grpc::ByteBuffer incoming_;

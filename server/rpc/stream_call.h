@@ -21,10 +21,10 @@ inline std::optional<Clock::time_point> deadline_of(const grpc::CallbackServerCo
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(left);
 }
 
-// The door of a streaming call: what all of gRPC's have in common. DoorType: the Door that the call
-// wants; Reactor: gRPC's. Deletes itself.
-template <typename Reactor, typename DoorType>
-class StreamCall : public Reactor, public DoorType {
+// The door of a streaming call: what all of gRPC's have in common. SinkType: the ResponseSink that
+// the call wants; Reactor: gRPC's. Deletes itself.
+template <typename Reactor, typename SinkType>
+class StreamCall : public Reactor, public SinkType {
  public:
   // gRPC's events, from any thread.
   void OnWriteDone(bool ok) final {

@@ -24,7 +24,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private Executor::Task 
   // One of these, once.
   void finish(Refused refusal) {
     message_share_ = {};
-    Finish(context_.status_for(call_, context_.serving.report(std::move(refusal))));
+    Finish(context_.status_for(call_, context_.core.report(std::move(refusal))));
   }
   void answer_on(Executor& executor, Answer answer) {
     answer_ = std::move(answer);
@@ -34,20 +34,21 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private Executor::Task 
   // about as long wait there, or there is no memory for its message.
   void try_answer_on_text(int64_t message_bytes, const Identity& caller, Answer answer) {
     answer_ = std::move(answer);
-    message_share_ = context_.serving.message_bytes.take(message_bytes, caller.share());
+    message_share_ = context_.core.message_bytes.take(message_bytes, caller.share());
     const auto bytes = static_cast<size_t>(message_bytes);
-    const auto most = static_cast<size_t>(context_.serving.options.max_tokenising);
-    if (message_share_ && context_.serving.text.try_post(this, bytes, most, caller.share())) return;
+    const auto most = static_cast<size_t>(context_.core.options.max_tokenising);
+    if (message_share_ && context_.core.text_threads.try_post(this, bytes, most, caller.share()))
+      return;
     finish(refuse(EndReason::kManyWaiting));
   }
   // Memory for the answer, until it has been sent.
   ByteBudget::Share* answer_share() { return &answer_share_; }
-  WorkLimits limits() const { return context_.serving.rules.limits(&unwanted_); }
+  WorkLimits limits() const { return context_.core.limits(&unwanted_); }
 
   // By the client, or as the deadline has passed.
   void OnCancel() override {
     unwanted_ = true;
-    context_.serving.text.hasten(this);
+    context_.core.text_threads.hasten(this);
   }
   void OnDone() override { delete this; }
 

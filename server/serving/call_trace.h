@@ -5,7 +5,7 @@
 
 #include "server/observe/tracer.h"
 #include "server/request/clock.h"
-#include "server/request/door.h"
+#include "server/request/response_sink.h"
 #include "server/request/token_stream.h"
 
 namespace recurve {

@@ -5,8 +5,8 @@
 namespace recurve {
 namespace {
 
-Refused check_messages(const Conversation& messages, const RequestRules& rules) {
-  if (rules.chat.format == nullptr) return invalid("messages", "messages: {}", rules.chat.problem);
+Refused check_messages(const Conversation& messages, const ModelText& model) {
+  if (model.chat.format == nullptr) return invalid("messages", "messages: {}", model.chat.problem);
   if (messages.messages.empty()) {
     return invalid("messages", "messages must have at least one message, got none");
   }
@@ -17,22 +17,22 @@ Refused check_messages(const Conversation& messages, const RequestRules& rules) 
   return {};
 }
 
-Refused encode(const RangedText& text, TextPosition position, const RequestRules& rules,
+Refused encode(const RangedText& text, TextPosition position, const ModelText& model,
                const WorkLimits& limits, std::vector<int32_t>* ids) {
   try {
-    *ids = rules.tokenizer->encode(text, position, limits);
+    *ids = model.tokenizer->encode(text, position, limits);
     return {};
   } catch (const TooManyTokens&) {
-    return too_many_tokens(rules);
+    return too_many_tokens(model);
   }
 }
 
 using Write = RangedText (ChatTemplate::*)(const ChatInput&) const;
 
-Refused read(const ChatInput& input, Write write, TextPosition position, const RequestRules& rules,
+Refused read(const ChatInput& input, Write write, TextPosition position, const ModelText& model,
              std::vector<int32_t>* ids) {
   try {
-    return encode(((*rules.chat.format).*write)(input), position, rules, input.work, ids);
+    return encode(((*model.chat.format).*write)(input), position, model, input.work, ids);
   } catch (const ChatError& error) {
     return invalid("messages", "messages: {}", error.what());
   }
@@ -63,15 +63,15 @@ std::string sentence_of(const Refused& refused) { return refused ? refused->mess
 
 // For a session, whose state must be one that later messages can go on from: as one that begins and
 // as one that goes on, of which at least one must be possible.
-Refused read_session(const ChatInput& input, const RequestRules& rules, Request* request) {
+Refused read_session(const ChatInput& input, const ModelText& model, Request* request) {
   const Refused start =
-      read(input, &ChatTemplate::render_start, TextPosition::kStart, rules, &request->prompt.ids);
+      read(input, &ChatTemplate::render_start, TextPosition::kStart, model, &request->prompt.ids);
   PromptReading& continued = request->continued_prompt.emplace();
   const Refused on = read(input, &ChatTemplate::render_continuation, TextPosition::kContinued,
-                          rules, &continued.ids);
+                          model, &continued.ids);
   continued.refusal = sentence_of(on);
-  continued.replaces_pending = rules.tokens.eos;
-  if (!continued.ids.empty() && rules.tokenizer->is_special(continued.ids.front())) {
+  continued.replaces_pending = model.tokens.eos;
+  if (!continued.ids.empty() && model.tokenizer->is_special(continued.ids.front())) {
     continued.replaces_pending.push_back(continued.ids.front());
   }
   if (on) return start;
@@ -82,16 +82,16 @@ Refused read_session(const ChatInput& input, const RequestRules& rules, Request*
 // How many of the ids stand in front of that message, about: what is behind it alone is read anew,
 // however long the conversation is. 0 where the chat template does not write those before it alone.
 int64_t tokens_before_message(const ChatInput& messages, size_t index,
-                              const std::vector<int32_t>& ids, const RequestRules& rules) {
+                              const std::vector<int32_t>& ids, const ModelText& model) {
   std::vector<int32_t> rest;
   try {
-    std::string alone = rules.chat.format->render(messages.first(index)).text;
-    RangedText text = rules.chat.format->render(messages);
+    std::string alone = model.chat.format->render(messages.first(index)).text;
+    RangedText text = model.chat.format->render(messages);
     auto parts = static_cast<size_t>(std::ranges::mismatch(alone, text.text).in1 - alone.begin());
     std::string().swap(alone);
     while (parts > 0 && (text.text[parts] & 0xc0) == 0x80) --parts;  // within a character
     drop_front(parts, &text);
-    if (encode(text, TextPosition::kContinued, rules, messages.work, &rest)) return 0;
+    if (encode(text, TextPosition::kContinued, model, messages.work, &rest)) return 0;
   } catch (const ChatError&) {
     return 0;
   }
@@ -102,37 +102,37 @@ int64_t tokens_before_message(const ChatInput& messages, size_t index,
 
 // Where the template closes an answer with a token, so does the model that was trained on it,
 // whatever its config says.
-void end_with_turn(const RequestRules& rules, SamplingParams* sampling) {
-  if (!rules.answer_end || sampling->ignore_eos) return;
+void end_with_turn(const ModelText& model, SamplingParams* sampling) {
+  if (!model.answer_end || sampling->ignore_eos) return;
   const auto contains = [&](const std::vector<int32_t>& ids) {
-    return std::find(ids.begin(), ids.end(), *rules.answer_end) != ids.end();
+    return std::find(ids.begin(), ids.end(), *model.answer_end) != ids.end();
   };
-  if (contains(rules.tokens.eos) || contains(sampling->stop_ids)) return;
-  sampling->stop_ids.push_back(*rules.answer_end);
+  if (contains(model.tokens.eos) || contains(sampling->stop_ids)) return;
+  sampling->stop_ids.push_back(*model.answer_end);
 }
 
 }  // namespace
 
-Refused read_messages(Conversation messages, bool continued, const RequestRules& rules,
+Refused read_messages(Conversation messages, bool continued, const ModelText& model,
                       const WorkLimits& limits, std::vector<int32_t>* ids) {
-  if (Refused refused = check_messages(messages, rules)) return refused;
+  if (Refused refused = check_messages(messages, model)) return refused;
   return with_input(std::move(messages), limits, [&](const ChatInput& input) {
     return continued ? read(input, &ChatTemplate::render_continuation, TextPosition::kContinued,
-                            rules, ids)
-                     : read(input, &ChatTemplate::render, TextPosition::kStart, rules, ids);
+                            model, ids)
+                     : read(input, &ChatTemplate::render, TextPosition::kStart, model, ids);
   });
 }
 
-Refused read_messages(Conversation messages, const RequestRules& rules, const WorkLimits& limits,
+Refused read_messages(Conversation messages, const ModelText& model, const WorkLimits& limits,
                       Request* request, const std::function<Refused(const ChatInput&)>& then) {
-  if (Refused refused = check_messages(messages, rules)) return refused;
+  if (Refused refused = check_messages(messages, model)) return refused;
   return with_input(std::move(messages), limits, [&](const ChatInput& input) {
     Refused refused =
         request->session.empty()
-            ? read(input, &ChatTemplate::render, TextPosition::kStart, rules, &request->prompt.ids)
-            : read_session(input, rules, request);
+            ? read(input, &ChatTemplate::render, TextPosition::kStart, model, &request->prompt.ids)
+            : read_session(input, model, request);
     if (refused) return refused;
-    end_with_turn(rules, &request->sampling);
+    end_with_turn(model, &request->sampling);
     return then(input);
   });
 }
@@ -142,23 +142,23 @@ int64_t common_ids(const std::vector<int32_t>& a, const std::vector<int32_t>& b)
 }
 
 int64_t tokens_of_messages(const ChatInput& messages, size_t count, const std::vector<int32_t>& ids,
-                           const RequestRules& rules) {
+                           const ModelText& model) {
   std::vector<int32_t> alone;
   const Refused refused =
-      read(messages.first(count), &ChatTemplate::render, TextPosition::kStart, rules, &alone);
+      read(messages.first(count), &ChatTemplate::render, TextPosition::kStart, model, &alone);
   return refused ? 0 : common_ids(ids, alone);
 }
 
 std::vector<int64_t> likely_places(const ChatInput& messages, const std::vector<int32_t>& ids,
-                                   const RequestRules& rules) {
+                                   const ModelText& model) {
   std::vector<int64_t> places;
   const bool has_system = messages.systems > 0;
   if (messages.sent.size() > 1 && has_system) {
-    places.push_back(tokens_of_messages(messages, 1, ids, rules));
+    places.push_back(tokens_of_messages(messages, 1, ids, model));
   }
   const size_t index = messages.behind_question;
   if (index > (has_system ? 2 : 1)) {
-    places.push_back(tokens_before_message(messages, index - 1, ids, rules));
+    places.push_back(tokens_before_message(messages, index - 1, ids, model));
   }
   return places;
 }

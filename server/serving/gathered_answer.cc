@@ -22,10 +22,10 @@ int64_t bytes_of_logprobs(const std::optional<int32_t>& logprobs, const LongestT
   return form.entry * static_cast<int64_t>(1 + likeliest) + form.entry_text * sum;
 }
 
-Refused hold(Serving& serving, const Identity& caller, Refusal too_much, int64_t bytes,
+Refused hold(ServerCore& core, const Identity& caller, Refusal too_much, int64_t bytes,
              ByteBudget::Share* share) {
-  if (bytes > serving.options.max_gathered_bytes / 2) return too_much;
-  *share = serving.gathered_bytes.take(bytes, caller.share());
+  if (bytes > core.options.max_gathered_bytes / 2) return too_much;
+  *share = core.gathered_bytes.take(bytes, caller.share());
   if (*share) return {};
   return refuse(
       EndReason::kExhausted,
@@ -67,12 +67,12 @@ LongestTokens longest_tokens(const Tokenizer& tokenizer, int32_t ids) {
 }
 
 // What is out of range is refused by its own name before there is an answer.
-int64_t most_bytes_gathered(const TextRequest& asked, const RequestRules& rules,
+int64_t most_bytes_gathered(const TextRequest& asked, const ModelText& model,
                             const GatheredForm& form) {
-  const int32_t most = rules.max_generated_tokens;
+  const int32_t most = model.max_generated_tokens;
   const int64_t tokens = std::clamp(asked.max_tokens.value_or(kDefaultMaxTokens), 0, most);
-  const int64_t choices = std::clamp(asked.choices, 1, std::max(rules.max_choices, 1));
-  const LongestTokens& longest = rules.longest;
+  const int64_t choices = std::clamp(asked.choices, 1, std::max(model.max_choices, 1));
+  const LongestTokens& longest = model.longest;
   int64_t bytes = 0;
   if (form.answer) {
     bytes = tokens * (kTokenBytes + form.text * longest.in_json +
@@ -86,24 +86,25 @@ int64_t most_bytes_gathered(const TextRequest& asked, const RequestRules& rules,
   return choices * bytes;
 }
 
-Refused hold_gathered(Serving& serving, const Identity& caller, std::span<const TextRequest> asked,
-                      const GatheredForm& form, ByteBudget::Share* share) {
+Refused hold_gathered(ServerCore& core, const ModelText& model, const Identity& caller,
+                      std::span<const TextRequest> asked, const GatheredForm& form,
+                      ByteBudget::Share* share) {
   constexpr int64_t kEscaped = 6;  // bytes that JSON may write for one
   int64_t bytes = form.repeated * (form.text * kEscaped);
-  for (const TextRequest& one : asked) bytes += most_bytes_gathered(one, serving.rules, form);
-  return hold(serving, caller,
+  for (const TextRequest& one : asked) bytes += most_bytes_gathered(one, model, form);
+  return hold(core, caller,
               invalid("max_tokens",
                       "the whole answer may take {} MB by max_tokens, n and logprobs, and at most "
                       "{} MB are gathered: stream it, or ask for less",
-                      bytes >> 20, serving.options.max_gathered_bytes >> 21),
+                      bytes >> 20, core.options.max_gathered_bytes >> 21),
               bytes, share);
 }
 
-Refused hold_answer(Serving& serving, const Identity& caller, const char* field, int64_t bytes,
+Refused hold_answer(ServerCore& core, const Identity& caller, const char* field, int64_t bytes,
                     ByteBudget::Share* share) {
-  return hold(serving, caller,
+  return hold(core, caller,
               invalid(field, "the answer takes {} MB, and may take {} MB at most: send {} in parts",
-                      bytes >> 20, serving.options.max_gathered_bytes >> 21, field),
+                      bytes >> 20, core.options.max_gathered_bytes >> 21, field),
               bytes, share);
 }
 

@@ -3,7 +3,7 @@
 #include <span>
 #include <string_view>
 
-#include "server/serving/serving.h"
+#include "server/serving/server_core.h"
 #include "server/serving/text_request.h"
 
 namespace recurve {
@@ -25,15 +25,16 @@ inline constexpr GatheredForm kGatheredEvents{.text = 18, .entry = 1400, .entry_
 
 // The most bytes that the answer takes where it is gathered before it is sent, beside what its
 // prompt repeats.
-int64_t most_bytes_gathered(const TextRequest& asked, const RequestRules& rules,
+int64_t most_bytes_gathered(const TextRequest& asked, const ModelText& model,
                             const GatheredForm& form);
 
 // Takes memory for the answers to all of them, which are gathered, before anything is computed:
 // refused with the numbers where one request, a tenant or all calls together would have too much.
-Refused hold_gathered(Serving& serving, const Identity& caller, std::span<const TextRequest> asked,
-                      const GatheredForm& form, ByteBudget::Share* share);
+Refused hold_gathered(ServerCore& core, const ModelText& model, const Identity& caller,
+                      std::span<const TextRequest> asked, const GatheredForm& form,
+                      ByteBudget::Share* share);
 // The same for an answer whose size is known: of the texts or ids in `field`.
-Refused hold_answer(Serving& serving, const Identity& caller, const char* field, int64_t bytes,
+Refused hold_answer(ServerCore& core, const Identity& caller, const char* field, int64_t bytes,
                     ByteBudget::Share* share);
 
 // The bytes of a text as JSON writes it, or the name of one that is not UTF-8.

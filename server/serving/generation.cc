@@ -9,12 +9,12 @@ Refused Generation::begin() {
   TextRequest asked;
   ParsedRequest& parsed = parsed_.emplace();
   Refused refused = door_.read(&asked);
-  if (!refused) refused = validate(std::move(asked), serving_.rules, limits(), &parsed);
+  if (!refused) refused = validate(std::move(asked), model_->text, limits(), &parsed);
   if (refused) return refused;
   acknowledges_ = parsed.request.wait_for_acknowledgement;
   logprobs_ = parsed.request.sampling.logprobs >= 0;
   seed_ = parsed.request.sampling.seed;
-  const Answer first(*serving_.rules.tokenizer, parsed);  // copies share the stop strings
+  const Answer first(*model_->text.tokenizer, parsed);  // copies share the stop strings
   for (size_t c = 0; c < parsed.request.streams.size(); ++c) choices_.push_back({first});
   if (parsed.constraint) return compile();
   ParsedRequest ready = std::move(parsed);
@@ -24,7 +24,7 @@ Refused Generation::begin() {
 
 // A request waits for its constraint in front of the queue, and holds nothing.
 Refused Generation::compile() {
-  auto outcome = serving_.constraints->compile(
+  auto outcome = model_->constraints->compile(
       *parsed_->constraint, caller_.group(), [this] { poke(); }, &waiter_);
   return outcome ? compiled(*std::move(outcome)) : Refused();
 }
@@ -121,10 +121,10 @@ void Generation::steer(size_t index, bool new_tokens) {
   if (choice.answer.stopped()) {
     if (std::exchange(choice.told_to_stop, true)) return;
     streams_[index]->stop_after(choice.answer.tokens());
-    serving_.queue.wake();
+    model_->queue.wake();
   } else if (acknowledges_ && new_tokens) {
     streams_[index]->acknowledge(choice.answer.tokens());
-    serving_.queue.wake();
+    model_->queue.wake();
   }
 }
 
@@ -134,11 +134,11 @@ void Generation::time_tokens(Choice& choice, size_t tokens) {
   if (!choice.last_token) {
     const bool first = std::none_of(choices_.begin(), choices_.end(),
                                     [](const Choice& c) { return c.last_token.has_value(); });
-    if (first) serving_.metrics.observe_ttft(seconds_between(arrival_, now));
+    if (first) core_.metrics.observe_ttft(seconds_between(arrival_, now));
   } else {
     const double gap = seconds_between(*choice.last_token, now);
     for (size_t i = 0; i < tokens; ++i) {
-      serving_.metrics.observe_inter_token(gap / static_cast<double>(tokens));
+      core_.metrics.observe_inter_token(gap / static_cast<double>(tokens));
     }
   }
   choice.last_token = now;

@@ -11,7 +11,7 @@
 namespace recurve {
 
 // The door of a call that wants an answer.
-class AnswerDoor : public Door {
+class AnswerSink : public ResponseSink {
  public:
   // What was asked for; on a text thread, as it may be long. Once.
   virtual Refused read(TextRequest* asked) = 0;
@@ -19,15 +19,15 @@ class AnswerDoor : public Door {
   virtual void send(AnswerEvent event) = 0;
 
  protected:
-  ~AnswerDoor() = default;
+  ~AnswerSink() = default;
 };
 
 // One answer, from what the door has read to the last word on every choice.
 class Generation final : public ServedCall {
  public:
-  // Both outlive it: see Door::released().
-  Generation(Serving& serving, AnswerDoor& door)
-      : ServedCall(serving, door, serving.delivery), door_(door) {}
+  // Both outlive it: see ResponseSink::released().
+  Generation(ServerCore& core, AnswerSink& door)
+      : ServedCall(core, door, core.delivery_threads), door_(door) {}
 
  private:
   struct Choice {
@@ -55,7 +55,7 @@ class Generation final : public ServedCall {
   void conclude();
   AnswerEnd end_of_all() const;
 
-  AnswerDoor& door_;
+  AnswerSink& door_;
   bool acknowledges_ = false;
   bool logprobs_ = false;
   uint64_t seed_ = 0;

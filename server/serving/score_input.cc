@@ -12,7 +12,7 @@ namespace recurve {
 Refused ScoreInput::add(ScorePiece piece) {
   if (!std::exchange(begun_, true)) {
     options_ = std::move(piece.options).value_or(ScoreOptions());
-    encoder_ = rules_.tokenizer->encoder(
+    encoder_ = model_.tokenizer->encoder(
         options_.parse_special ? SpecialTokens::kParse : SpecialTokens::kAsText,
         TextPosition::kStart, limits_);
   } else if (piece.options) {
@@ -26,7 +26,7 @@ Refused ScoreInput::add(ScorePiece piece) {
   kind_ = kind;
   if (kind == Kind::kIds) return add_ids(std::get<std::vector<int32_t>>(std::move(piece.content)));
   std::string& text = std::get<std::string>(piece.content);
-  if (Refused refused = check_text("text", text, rules_)) return refused;
+  if (Refused refused = check_text("text", text, model_)) return refused;
   text_ = std::move(text);
   read_ = 0;
   return {};
@@ -34,12 +34,12 @@ Refused ScoreInput::add(ScorePiece piece) {
 
 Refused ScoreInput::add_ids(std::vector<int32_t> ids) {
   for (const int32_t id : ids) {
-    if (id < 0 || id >= rules_.vocab.usable) {
-      return invalid("ids", "ids must be in [0, {}), got {} at index {}", rules_.vocab.usable, id,
+    if (id < 0 || id >= model_.vocab.usable) {
+      return invalid("ids", "ids must be in [0, {}), got {} at index {}", model_.vocab.usable, id,
                      checked_ids_);
     }
     ++checked_ids_;
-    bytes_ += static_cast<int64_t>(rules_.tokenizer->token_bytes(id).size());
+    bytes_ += static_cast<int64_t>(model_.tokenizer->token_bytes(id).size());
   }
   piece_ids_ = std::move(ids);
   read_ids_ = 0;

@@ -19,10 +19,10 @@ namespace recurve {
 // thread at a time.
 class ScoreInput {
  public:
-  // `rules` and what `unwanted` points to outlive it. `most_held`: bytes that may wait for a
+  // `model` and what `unwanted` points to outlive it. `most_held`: bytes that may wait for a
   // border.
-  ScoreInput(const RequestRules& rules, size_t most_held, const std::atomic<bool>* unwanted)
-      : rules_(rules), most_held_(most_held), limits_{.unwanted = unwanted} {}
+  ScoreInput(const ModelText& model, size_t most_held, const std::atomic<bool>* unwanted)
+      : model_(model), most_held_(most_held), limits_{.unwanted = unwanted} {}
 
   // The next piece, once hungry().
   Refused add(ScorePiece piece);
@@ -48,7 +48,7 @@ class ScoreInput {
   Refused read_text(std::string_view part);
   Refused read_end();
 
-  const RequestRules& rules_;
+  const ModelText& model_;
   const size_t most_held_;
   const WorkLimits limits_;  // not of tokens: a text may have any number
   bool begun_ = false, ended_ = false, complete_ = false;

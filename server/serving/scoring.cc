@@ -13,10 +13,10 @@ constexpr int64_t kAhead = 4096;
 }  // namespace
 
 // It is on the text threads throughout: pieces may be long, and nobody waits for single tokens.
-Scoring::Scoring(Serving& serving, ScoreDoor& door)
-    : ServedCall(serving, door, serving.text),
+Scoring::Scoring(ServerCore& core, ScoreSink& door)
+    : ServedCall(core, door, core.text_threads),
       door_(door),
-      input_(serving.rules, static_cast<size_t>(serving.options.max_unbroken_bytes), &unwanted_) {}
+      input_(model_->text, static_cast<size_t>(core.options.max_unbroken_bytes), &unwanted_) {}
 
 void Scoring::look(bool) {
   if (submitted()) take_scored();
@@ -41,7 +41,7 @@ Refused Scoring::read_on() {
 }
 
 Refused Scoring::take_piece() {
-  using Arrival = ScoreDoor::Arrival;
+  using Arrival = ScoreSink::Arrival;
   if (arrival_ == Arrival::kNothing) {
     arrival_ = door_.arrived();
     if (arrival_ == Arrival::kNothing) return {};
@@ -70,12 +70,12 @@ Refused Scoring::start_scoring() {
   Request& request = parsed.request;
   std::vector<int32_t>& ids = request.prompt.ids = input_.take_ids();
   if (ids.empty()) return invalid("text", "the text must have at least one token, got none");
-  const auto bos = bos_for(ids, options.add_special_tokens, input_.is_text(), serving_.rules);
+  const auto bos = bos_for(ids, options.add_special_tokens, input_.is_text(), model_->text);
   if (bos) ids.insert(ids.begin(), *bos);
   given_tokens_ = static_cast<int64_t>(ids.size());
   if (!input_.complete()) {
     using std::chrono::duration_cast;
-    const std::chrono::duration<double> patience(serving_.options.stall_seconds);
+    const std::chrono::duration<double> patience(core_.options.stall_seconds);
     feed_ = std::make_shared<PromptFeed>(duration_cast<PromptFeed::Duration>(patience));
     request.more_prompt = feed_;
   }
@@ -89,7 +89,7 @@ void Scoring::give_more() {
   given_tokens_ += static_cast<int64_t>(ids.size());
   feed_->push(ids);
   if (input_.complete()) std::exchange(feed_, nullptr)->close();
-  serving_.queue.wake();
+  model_->queue.wake();
 }
 
 // What the engine has begun it ends first.
@@ -97,7 +97,7 @@ void Scoring::refuse(const Refusal& refusal) {
   if (!submitted()) return end(refusal);
   refusal_ = refusal;
   streams_[0]->cancel();
-  serving_.queue.wake();
+  model_->queue.wake();
 }
 
 void Scoring::take_scored() {

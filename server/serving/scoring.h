@@ -10,7 +10,7 @@
 namespace recurve {
 
 // The door of a call that sends a text to be scored.
-class ScoreDoor : public Door {
+class ScoreSink : public ResponseSink {
  public:
   // The next piece is wanted: the call is poked when it, or the end of the text, has come.
   virtual void ask() = 0;
@@ -24,7 +24,7 @@ class ScoreDoor : public Door {
   virtual void send(ScoreEvent event) = 0;
 
  protected:
-  ~ScoreDoor() = default;
+  ~ScoreSink() = default;
 };
 
 // One text's score: reads the text as it comes, gives its ids to the engine and sums up what that
@@ -35,8 +35,8 @@ class ScoreDoor : public Door {
 // waits.
 class Scoring final : public ServedCall {
  public:
-  // Both outlive it: see Door::released().
-  Scoring(Serving& serving, ScoreDoor& door);
+  // Both outlive it: see ResponseSink::released().
+  Scoring(ServerCore& core, ScoreSink& door);
 
  private:
   Refused begin() override { return {}; }
@@ -53,9 +53,9 @@ class Scoring final : public ServedCall {
   void send_progress(std::vector<SampledToken> tokens);
   void conclude(const StreamEnd& ending);
 
-  ScoreDoor& door_;
+  ScoreSink& door_;
   bool asked_ = false;                                         // a piece is awaited
-  ScoreDoor::Arrival arrival_ = ScoreDoor::Arrival::kNothing;  // that was not read yet
+  ScoreSink::Arrival arrival_ = ScoreSink::Arrival::kNothing;  // that was not read yet
   ScoreInput input_;
   std::shared_ptr<PromptFeed> feed_;  // while ids are still to be given to the engine
   Refused refusal_;                   // awaits the engine's last word

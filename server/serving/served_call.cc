@@ -15,17 +15,17 @@ constexpr size_t kMostQueued = 2;
 
 }  // namespace
 
-ServedCall::ServedCall(Serving& serving, Door& door, Executor& executor)
-    : Strand(executor), serving_(serving), door_(door) {
-  serving_.registry.enter(this);
-  serving_.metrics.request_received();
+ServedCall::ServedCall(ServerCore& core, ResponseSink& door, Executor& executor)
+    : Strand(executor), core_(core), door_(door) {
+  core_.registry.enter(this);
+  core_.metrics.request_received();
 }
 
 ServedCall::~ServedCall() {
   message_share_ = {};
   leave_share();
   const bool was_refused = refusal_.has_value();
-  CallRegistry& registry = serving_.registry;
+  CallRegistry& registry = core_.registry;
   door_.released();
   // Only now: until here it uses what goes when no call is left.
   registry.gone(was_refused);
@@ -33,26 +33,26 @@ ServedCall::~ServedCall() {
 
 void ServedCall::open(const Identity& caller, CallMessage message, const std::string& id) {
   caller_ = caller;
-  trace_ = CallTrace(serving_.options.tracer, door_.origin(), arrival_);
+  trace_ = CallTrace(core_.options.tracer, door_.origin(), arrival_);
   set_share(caller.share());
   refusal_ = admit(message, id);
   if (!refusal_) {
-    const auto most = static_cast<size_t>(serving_.options.max_tokenising);
-    if (launch_on(serving_.text, static_cast<size_t>(message.bytes), most)) return;
+    const auto most = static_cast<size_t>(core_.options.max_tokenising);
+    if (launch_on(core_.text_threads, static_cast<size_t>(message.bytes), most)) return;
     refusal_ = refuse(EndReason::kManyWaiting);
   }
-  serving_.registry.refused();
+  core_.registry.refused();
   launch();
 }
 
 Refused ServedCall::admit(const CallMessage& message, const std::string& id) {
   Refused refused = check_role(caller_, Role::kUser);
-  if (!refused) refused = serving_.availability();
+  if (!refused) refused = core_.availability();
   if (!refused) refused = check_share();
   if (!refused && !message.held_by_door) refused = hold(message.bytes);
   // A wrong one is refused when the message is read.
   if (!refused && !check_name("request_id", id)) refused = claim(id);
-  if (!refused && serving_.queue.waiting() >= serving_.queue.max_waiting()) {
+  if (!refused && model_->queue.waiting() >= model_->queue.max_waiting()) {
     refused = refuse(EndReason::kExhausted, "the queue is full: try again later");
   }
   return refused;
@@ -60,7 +60,7 @@ Refused ServedCall::admit(const CallMessage& message, const std::string& id) {
 
 // What the tenant may have.
 Refused ServedCall::check_share() {
-  const double wait = serving_.tenants.seconds_to_wait(caller_, arrival_);
+  const double wait = core_.tenants.seconds_to_wait(caller_, arrival_);
   if (wait > 0) {
     audit("limit", auditee(caller_), "RESOURCE_EXHAUSTED", "tokens_per_minute");
     Refusal spent =
@@ -70,8 +70,8 @@ Refused ServedCall::check_share() {
     spent.retry_seconds = wait;
     return spent;
   }
-  const QueueBounds most = serving_.bounds_of(caller_);
-  counted_ = serving_.tenants.enter(caller_, most);
+  const QueueBounds most = core_.bounds_of(caller_);
+  counted_ = core_.tenants.enter(caller_, most);
   if (counted_) return {};
   if (most.most < caller_.limits.waiting || most.first_only) {
     audit("limit", auditee(caller_), "RESOURCE_EXHAUSTED", "queue");
@@ -115,7 +115,7 @@ Refused ServedCall::check_size(const Request& request) const {
 // From now on it can be aborted by that id.
 Refused ServedCall::claim(const std::string& id) {
   if (id.empty() || id == id_) return {};
-  if (!serving_.registry.name(caller_.tenant, id, this)) {
+  if (!core_.registry.name(caller_.tenant, id, this)) {
     return Refusal{.reason = EndReason::kExists,
                    .message = fmt::format(
                        "request_id must be unique among the requests under way, got {}", id),
@@ -127,7 +127,7 @@ Refused ServedCall::claim(const std::string& id) {
 
 Refused ServedCall::hold(int64_t message_bytes) {
   message_share_ = {};
-  message_share_ = serving_.message_bytes.take(message_bytes, caller_.share());
+  message_share_ = core_.message_bytes.take(message_bytes, caller_.share());
   if (message_share_) return {};
   return refuse(EndReason::kRequestMemory);
 }
@@ -154,7 +154,7 @@ void ServedCall::work() {
 // Before the last of the answer is sent: a client that has it all may ask again, though the call
 // ends later.
 void ServedCall::leave_share() {
-  if (std::exchange(counted_, false)) serving_.tenants.leave(caller_);
+  if (std::exchange(counted_, false)) core_.tenants.leave(caller_);
 }
 
 void ServedCall::begin_or_refuse() {
@@ -168,8 +168,8 @@ void ServedCall::begin_or_refuse() {
   } catch (const TextRefused& error) {
     end(invalid("prompt", "{}", error.what()));
   }
-  serving_.metrics.observe_text(seconds_between(arrival_, began),
-                                seconds_between(began, Clock::now()));
+  core_.metrics.observe_text(seconds_between(arrival_, began),
+                             seconds_between(began, Clock::now()));
 }
 
 void ServedCall::look_on(bool busy) {
@@ -194,7 +194,7 @@ void ServedCall::end_early(Refusal refusal) {
   failure_ = std::move(refusal);
   door_.discard();
   for (const auto& stream : streams_) stream->cancel();
-  serving_.queue.wake();
+  model_->queue.wake();
   poke();
 }
 
@@ -218,13 +218,13 @@ void ServedCall::left() { not_wanted(); }
 
 void ServedCall::not_wanted() {
   unwanted_ = true;
-  if (!begun_) hasten_on(serving_.text);
+  if (!begun_) hasten_on(core_.text_threads);
   poke();
 }
 
 // Leaves the registry while it is whole: nobody may abort what is being destroyed.
 void ServedCall::done() {
-  serving_.registry.leave(this);
+  core_.registry.leave(this);
   trace_.delivered();
   retire();
 }
@@ -243,14 +243,14 @@ Refused ServedCall::submit(ParsedRequest& parsed) {
   if (Refused refused = check_size(request)) return refused;
   request.arrival = arrival_;
   request.deadline = door_.deadline();
-  const std::chrono::duration<double> patience(serving_.options.stall_seconds);
+  const std::chrono::duration<double> patience(core_.options.stall_seconds);
   request.read_patience = std::chrono::duration_cast<Clock::duration>(patience);
   eager_ = !parsed.stop_strings.empty();
   for (const auto& stream : request.streams) stream->on_ready([this] { tokens_came(); });
   streams_ = request.streams;
   AdmissionQueue::Admission admission;
   try {
-    admission = serving_.queue.push(std::move(request));
+    admission = model_->queue.push(std::move(request));
   } catch (...) {
     streams_.clear();  // they will have no endings
     throw;
@@ -260,19 +260,19 @@ Refused ServedCall::submit(ParsedRequest& parsed) {
   if (admission == AdmissionQueue::Admission::kClosed) return refuse(EndReason::kClosed);
   return refuse(EndReason::kExhausted,
                 fmt::format("the queue is full with {} requests: try again later",
-                            serving_.queue.max_waiting()));
+                            model_->queue.max_waiting()));
 }
 
 TokenStream::Gathered ServedCall::take(size_t stream) {
   TokenStream::Gathered gathered = streams_[stream]->take();
-  if (gathered.was_full) serving_.queue.wake();
+  if (gathered.was_full) model_->queue.wake();
   if (gathered.ending) ++endings_;
   const auto generated = static_cast<int64_t>(gathered.tokens.size());
   const bool accepted = gathered.accepted && stream == 0;
   const int64_t absorbed = accepted ? gathered.accepted->prompt_tokens : 0;
   generated_tokens_ += generated;
   prompt_tokens_ += absorbed;
-  serving_.tenants.spend(caller_, generated + absorbed, Clock::now());
+  core_.tenants.spend(caller_, generated + absorbed, Clock::now());
   return gathered;
 }
 
@@ -281,7 +281,7 @@ void ServedCall::withdraw() {
   if (ended_) return;
   if (!submitted()) return end(reason_to_leave());
   for (const auto& stream : streams_) stream->cancel();
-  serving_.queue.wake();
+  model_->queue.wake();
 }
 
 bool ServedCall::late() const {
@@ -302,20 +302,20 @@ Refused ServedCall::failure_of(const StreamEnd& ending) const {
 
 void ServedCall::end(Refused refusal, const StreamEnd* last) {
   ended_ = true;
-  refusal = serving_.report(std::move(refusal));
+  refusal = core_.report(std::move(refusal));
   door_.finish(refusal);
-  if (!id_.empty()) serving_.registry.forget(caller_.tenant, id_);
-  if (last != nullptr) serving_.metrics.request_finished(last->reason);
+  if (!id_.empty()) core_.registry.forget(caller_.tenant, id_);
+  if (last != nullptr) core_.metrics.request_finished(last->reason);
   count(refusal);
   write_down(refusal, last);
 }
 
 void ServedCall::count(const Refused& refusal) const {
   using Of = Metrics::Of;
-  serving_.metrics.count_for(caller_.tenant_name, Of::kRequests);
-  if (refusal) serving_.metrics.count_for(caller_.tenant_name, Of::kRefused);
-  serving_.metrics.count_for(caller_.tenant_name, Of::kPromptTokens, prompt_tokens_);
-  serving_.metrics.count_for(caller_.tenant_name, Of::kGeneratedTokens, generated_tokens_);
+  core_.metrics.count_for(caller_.tenant_name, Of::kRequests);
+  if (refusal) core_.metrics.count_for(caller_.tenant_name, Of::kRefused);
+  core_.metrics.count_for(caller_.tenant_name, Of::kPromptTokens, prompt_tokens_);
+  core_.metrics.count_for(caller_.tenant_name, Of::kGeneratedTokens, generated_tokens_);
 }
 
 void ServedCall::write_down(const Refused& refusal, const StreamEnd* last) {

@@ -4,14 +4,14 @@
 #include <string>
 #include <vector>
 
-#include "server/request/door.h"
+#include "server/request/response_sink.h"
 #include "server/serving/call_trace.h"
-#include "server/serving/serving.h"
+#include "server/serving/server_core.h"
 
 namespace recurve {
 
 // The message of a request that has come: how much there is to read. Its door may hold memory for
-// it already, of Serving::message_bytes.
+// it already, of ServerCore::message_bytes.
 struct CallMessage {
   int64_t bytes = 0;
   bool held_by_door = false;
@@ -35,6 +35,7 @@ class ServedCall : public Strand, public CallRegistry::Call {
   void open(const Identity& caller, CallMessage message = {}, const std::string& id = "");
   // What flush() began is through, and busy() was true meanwhile; or something has come.
   using Strand::poke;
+  const ServedModel& model() const { return *model_; }
   // The client has gone, or can no longer be reached.
   void left();
   // The door is finished(), and what it has said has gone. The last call; released() follows.
@@ -43,7 +44,7 @@ class ServedCall : public Strand, public CallRegistry::Call {
   void abort(CallRegistry::Reason reason) override;
 
  protected:
-  ServedCall(Serving& serving, Door& door, Executor& executor);
+  ServedCall(ServerCore& core, ResponseSink& door, Executor& executor);
   ~ServedCall() override;
 
   // What the final class does; on the strand.
@@ -61,7 +62,7 @@ class ServedCall : public Strand, public CallRegistry::Call {
   Refused hold(int64_t message_bytes);
   // What bounds its work on texts: it is given up once the client has gone, the deadline has passed
   // or the request was aborted.
-  WorkLimits limits() const { return serving_.rules.limits(&unwanted_); }
+  WorkLimits limits() const { return core_.limits(&unwanted_); }
   bool unwanted() const { return unwanted_; }
   TokenStream::Gathered take(size_t stream);  // what has gathered there
   // Nothing is looked at afterwards; what was sent is still written. `last`: the engine's words, if
@@ -70,7 +71,8 @@ class ServedCall : public Strand, public CallRegistry::Call {
   // Why an ending is no answer.
   Refused failure_of(const StreamEnd& ending) const;
 
-  Serving& serving_;
+  ServerCore& core_;
+  const std::shared_ptr<ServedModel> model_ = core_.model();
   const Clock::time_point arrival_ = Clock::now();
   Identity caller_ = kAnyone;
   std::string id_;
@@ -98,7 +100,7 @@ class ServedCall : public Strand, public CallRegistry::Call {
   void write_down(const Refused& refusal, const StreamEnd* last);
   void count(const Refused& refusal) const;
 
-  Door& door_;
+  ResponseSink& door_;
   bool counted_ = false;  // among what its tenant has under way
   ByteBudget::Share message_share_;
   CallTrace trace_;

@@ -113,19 +113,19 @@ ConstraintText constraint_of(const std::vector<Tool>& tools, const ToolUse& use,
           text.dump(-1, ' ', false, Json::error_handler_t::replace)};
 }
 
-int32_t control_id(std::string_view text, const RequestRules& rules) {
-  const std::optional<int32_t> id = text.empty() ? std::nullopt : rules.tokenizer->id_of(text);
-  const bool usable = id && *id < rules.vocab.usable && rules.tokenizer->is_special(*id);
+int32_t control_id(std::string_view text, const ModelText& model) {
+  const std::optional<int32_t> id = text.empty() ? std::nullopt : model.tokenizer->id_of(text);
+  const bool usable = id && *id < model.vocab.usable && model.tokenizer->is_special(*id);
   return usable ? *id : -1;
 }
 
 }  // namespace
 
-ToolRules tool_rules_of(const RequestRules& rules) {
-  ToolRules to{.form = rules.chat.tool_form};
+ToolRules tool_rules_of(const ModelText& model) {
+  ToolRules to{.form = model.chat.tool_form};
   if (to.form == nullptr) return to;
-  to.mark = control_id(mark_token(*to.form), rules);
-  to.close = control_id(close_token(*to.form), rules);
+  to.mark = control_id(mark_token(*to.form), model);
+  to.close = control_id(close_token(*to.form), model);
   return to;
 }
 

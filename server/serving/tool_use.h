@@ -9,7 +9,7 @@
 
 namespace recurve {
 
-struct RequestRules;
+struct ModelText;
 
 // What an answer may do with the tools of its conversation, as a client says it.
 struct ToolUse {
@@ -34,7 +34,7 @@ struct ToolRules {
   const ToolForm* form = nullptr;  // null: no form that is known
   int32_t mark = -1, close = -1;   // control tokens; -1: of the form's text, or none
 };
-ToolRules tool_rules_of(const RequestRules& rules);
+ToolRules tool_rules_of(const ModelText& model);
 
 // Checks the tools of a conversation, a JSON array of functions. `constraint` is what keeps an
 // answer to them: each call names one of them, and its arguments are of its schema. Empty where

@@ -44,39 +44,39 @@ Refused check_priority(int32_t priority) {
 }
 
 // What sampling/params.cc would say too, but with the names that doors have for the fields.
-Refused check_sampling_ids(const SamplingParams& p, const RequestRules& rules) {
-  const auto usable = static_cast<size_t>(rules.vocab.usable);
+Refused check_sampling_ids(const SamplingParams& p, const ModelText& model) {
+  const auto usable = static_cast<size_t>(model.vocab.usable);
   Refused refused = check_size("allowed_token_ids", p.allowed_ids.size(), usable);
-  if (!refused) refused = check_ids("allowed_token_ids", p.allowed_ids, rules);
+  if (!refused) refused = check_ids("allowed_token_ids", p.allowed_ids, model);
   if (!refused) refused = check_size("stop_token_ids", p.stop_ids.size(), kMaxStopIds);
-  if (!refused) refused = check_ids("stop_token_ids", p.stop_ids, rules);
+  if (!refused) refused = check_ids("stop_token_ids", p.stop_ids, model);
   return refused;
 }
 
-Refused read_max_tokens(const std::optional<int32_t>& asked, const RequestRules& rules,
+Refused read_max_tokens(const std::optional<int32_t>& asked, const ModelText& model,
                         SamplingParams* p) {
-  const int32_t most = rules.max_generated_tokens;
+  const int32_t most = model.max_generated_tokens;
   p->max_tokens = asked.value_or(std::min(kDefaultMaxTokens, most));
   if (p->max_tokens >= 0 && p->max_tokens <= most) return {};
   return invalid("max_tokens", "max_tokens must be in [0, {}], got {}", most, p->max_tokens);
 }
 
-Refused read_parameters(TextRequest& asked, const RequestRules& rules, SamplingParams* p) {
+Refused read_parameters(TextRequest& asked, const ModelText& model, SamplingParams* p) {
   *p = std::move(asked.sampling);
   std::sort(p->logit_bias.begin(), p->logit_bias.end());
   p->seed = asked.seed ? *asked.seed : random_number();
   p->logprobs = asked.logprobs.value_or(-1);
   p->prompt_logprobs = asked.prompt_logprobs.value_or(-1);
-  Refused refused = read_max_tokens(asked.max_tokens, rules, p);
+  Refused refused = read_max_tokens(asked.max_tokens, model, p);
   if (!refused) refused = check_logprobs("logprobs", asked.logprobs);
   if (!refused) refused = check_logprobs("prompt_logprobs", asked.prompt_logprobs);
-  if (!refused) refused = check_sampling_ids(*p, rules);
+  if (!refused) refused = check_sampling_ids(*p, model);
   if (refused) return refused;
-  if (const auto problem = check(*p, rules.vocab)) return invalid("sampling", "{}", *problem);
+  if (const auto problem = check(*p, model.vocab)) return invalid("sampling", "{}", *problem);
   return {};
 }
 
-Refused check_stop_strings(const std::vector<std::string>& stops, const RequestRules& rules) {
+Refused check_stop_strings(const std::vector<std::string>& stops, const ModelText& model) {
   Refused refused = check_size("stop_strings", stops.size(), StopMatcher::kMaxStops);
   if (refused) return refused;
   for (const std::string& text : stops) {
@@ -84,7 +84,7 @@ Refused check_stop_strings(const std::vector<std::string>& stops, const RequestR
     return invalid("stop_strings", "each of stop_strings must have 1 to {} bytes, got one of {}",
                    StopMatcher::kMaxStopBytes, text.size());
   }
-  return stops.empty() ? Refused() : check_text("stop_strings", stops.front(), rules);
+  return stops.empty() ? Refused() : check_text("stop_strings", stops.front(), model);
 }
 
 // FNV-1a of the stop strings, each with its end, and of what becomes of them.
@@ -101,9 +101,9 @@ uint64_t digest_of_stops(const TextRequest& asked) {
 
 // A constraint may still be refused by what compiles it.
 Refused check_constraint(const TextRequest& asked, const SamplingParams& p,
-                         const RequestRules& rules) {
+                         const ModelText& model) {
   if (!asked.constraint) return {};
-  if (!rules.tokenizer->reads_text()) {
+  if (!model.tokenizer->reads_text()) {
     return invalid(asked.constraint_field,
                    "{} must be left out, as this server has no tokenizer: ids have no text",
                    asked.constraint_field);
@@ -112,7 +112,7 @@ Refused check_constraint(const TextRequest& asked, const SamplingParams& p,
     return invalid(asked.constraint_field, "{} must have at most {} bytes, got {}",
                    asked.constraint_field, kMostConstraintBytes, asked.constraint->text.size());
   }
-  const bool ends = !p.stop_ids.empty() || (!p.ignore_eos && !rules.vocab.eos_ids.empty());
+  const bool ends = !p.stop_ids.empty() || (!p.ignore_eos && !model.vocab.eos_ids.empty());
   if (!ends) {
     return invalid(asked.constraint_field,
                    "{} needs an id that ends the answer: the model's end-of-sequence id, "
@@ -131,7 +131,7 @@ Refused check_constraint(const TextRequest& asked, const SamplingParams& p,
 size_t bytes_of(const std::vector<int32_t>& ids) { return ids.size() * sizeof(int32_t); }
 size_t bytes_of(const std::string& text) { return text.size(); }
 // Puts what keeps the answer to the tools into `asked`, as if the client had said it.
-Refused read_tool_use(const RequestRules& rules, TextRequest* asked, ParsedRequest* parsed) {
+Refused read_tool_use(const ModelText& model, TextRequest* asked, ParsedRequest* parsed) {
   if (!asked->tools) return {};
   const auto* messages = std::get_if<Conversation>(&asked->prompt);
   if (messages == nullptr || messages->tools_json.empty()) {
@@ -143,18 +143,18 @@ Refused read_tool_use(const RequestRules& rules, TextRequest* asked, ParsedReque
                    asked->constraint_field);
   }
   asked->constraint_field = "tools";
-  return read_tools(messages->tools_json, *asked->tools, rules.tools, &parsed->tools.emplace(),
+  return read_tools(messages->tools_json, *asked->tools, model.tools, &parsed->tools.emplace(),
                     &asked->constraint);
 }
 
 // Where the answer is the first text of its context, tokenizers with a space in front of words drop
 // it from the first.
-Refused check_start(const ParsedRequest& parsed, const RequestRules& rules) {
+Refused check_start(const ParsedRequest& parsed, const ModelText& model) {
   if (!parsed.constraint || parsed.answer_position != TextPosition::kStart) return {};
   using Form = ConstraintText::Form;
   const Form form = parsed.constraint->form;
   if (form == Form::kJson || form == Form::kJsonSchema ||  // begin with no space
-      rules.tokenizer->leading_space() == LeadingSpace::kKeep) {
+      model.tokenizer->leading_space() == LeadingSpace::kKeep) {
     return {};
   }
   return invalid("prompt",
@@ -162,10 +162,10 @@ Refused check_start(const ParsedRequest& parsed, const RequestRules& rules) {
                  "model's tokenizer drops a space in front of the first word");
 }
 
-Refused check_choices(const TextRequest& asked, int32_t max_tokens, const RequestRules& rules) {
+Refused check_choices(const TextRequest& asked, int32_t max_tokens, const ModelText& model) {
   const int32_t choices = asked.choices;
-  if (choices < 1 || choices > rules.max_choices) {
-    return invalid("n", "n must be in [1, {}], got {}", rules.max_choices, choices);
+  if (choices < 1 || choices > model.max_choices) {
+    return invalid("n", "n must be in [1, {}], got {}", model.max_choices, choices);
   }
   if (choices > 1 && !asked.session.empty()) {
     return invalid("n", "n must be 1 with a session, got {}: fork the session for more answers",
@@ -177,17 +177,17 @@ Refused check_choices(const TextRequest& asked, int32_t max_tokens, const Reques
   return {};
 }
 
-Refused check_prompt_size(int64_t tokens, const RequestRules& rules) {
-  if (tokens <= rules.max_prompt_tokens) return {};
+Refused check_prompt_size(int64_t tokens, const ModelText& model) {
+  if (tokens <= model.max_prompt_tokens) return {};
   return invalid(
       "prompt",
       "the prompt must have at most {} tokens, got {}: absorb it in parts, with a session",
-      rules.max_prompt_tokens, tokens);
+      model.max_prompt_tokens, tokens);
 }
 
-Refused read_ids(std::vector<int32_t> ids, const RequestRules& rules, Request* request) {
-  Refused refused = check_prompt_size(static_cast<int64_t>(ids.size()), rules);
-  if (!refused) refused = check_ids("prompt ids", ids, rules);
+Refused read_ids(std::vector<int32_t> ids, const ModelText& model, Request* request) {
+  Refused refused = check_prompt_size(static_cast<int64_t>(ids.size()), model);
+  if (!refused) refused = check_ids("prompt ids", ids, model);
   if (refused) refused->field = "prompt";
   request->prompt.ids = std::move(ids);
   return refused;
@@ -195,20 +195,20 @@ Refused read_ids(std::vector<int32_t> ids, const RequestRules& rules, Request* r
 
 // Where there is a session, which may have absorbed something, the text is read as a start and as
 // what goes on.
-Refused read_text(const std::string& text, bool parse_special, const RequestRules& rules,
+Refused read_text(const std::string& text, bool parse_special, const ModelText& model,
                   const WorkLimits& limits, Request* request) {
-  if (Refused refused = check_text("text", text, rules)) return refused;
+  if (Refused refused = check_text("text", text, model)) return refused;
   const auto special = parse_special ? SpecialTokens::kParse : SpecialTokens::kAsText;
   const auto read = [&](TextPosition position) {
-    return rules.tokenizer->encode(text, special, position, limits);
+    return model.tokenizer->encode(text, special, position, limits);
   };
   try {
     request->prompt.ids = read(TextPosition::kStart);
-    if (!request->session.empty() && rules.tokenizer->marks_start()) {
+    if (!request->session.empty() && model.tokenizer->marks_start()) {
       request->continued_prompt = read(TextPosition::kContinued);
     }
   } catch (const TooManyTokens&) {
-    return too_many_tokens(rules);
+    return too_many_tokens(model);
   }
   return {};
 }
@@ -234,7 +234,7 @@ Refused read_points(const std::vector<int64_t>& points, size_t size, const Read&
 }
 
 // The points of a text are bytes.
-Refused read_text_points(const TextRequest& asked, std::string_view text, const RequestRules& rules,
+Refused read_text_points(const TextRequest& asked, std::string_view text, const ModelText& model,
                          const WorkLimits& limits, Request* request) {
   const auto special = asked.parse_special ? SpecialTokens::kParse : SpecialTokens::kAsText;
   const auto read = [&](size_t bytes, int64_t* place) -> Refused {
@@ -244,17 +244,17 @@ Refused read_text_points(const TextRequest& asked, std::string_view text, const 
     }
     try {
       const auto head =
-          rules.tokenizer->encode(text.substr(0, bytes), special, TextPosition::kStart, limits);
+          model.tokenizer->encode(text.substr(0, bytes), special, TextPosition::kStart, limits);
       *place = common_ids(request->prompt.ids, head);
       return {};
     } catch (const TooManyTokens&) {
-      return too_many_tokens(rules);
+      return too_many_tokens(model);
     }
   };
   return read_points(asked.prefix_points, text.size(), read, request);
 }
 
-Refused read_prompt(TextRequest& asked, const RequestRules& rules, const WorkLimits& limits,
+Refused read_prompt(TextRequest& asked, const ModelText& model, const WorkLimits& limits,
                     Request* request) {
   if (auto* messages = std::get_if<Conversation>(&asked.prompt)) {
     if (asked.parse_special) {
@@ -262,25 +262,25 @@ Refused read_prompt(TextRequest& asked, const RequestRules& rules, const WorkLim
                      "parse_special is for text: messages name control tokens by their roles only");
     }
     const std::vector<int32_t>& ids = request->prompt.ids;
-    return read_messages(std::move(*messages), rules, limits, request, [&](const ChatInput& input) {
+    return read_messages(std::move(*messages), model, limits, request, [&](const ChatInput& input) {
       const auto read = [&](size_t count, int64_t* place) -> Refused {
-        *place = tokens_of_messages(input, count, ids, rules);
+        *place = tokens_of_messages(input, count, ids, model);
         return {};
       };
       if (request->prefix != PrefixWish::kOff) {
-        request->prompt.places.likely = likely_places(input, ids, rules);
+        request->prompt.places.likely = likely_places(input, ids, model);
       }
       return read_points(asked.prefix_points, input.sent.size(), read, request);
     });
   }
   if (const auto* text = std::get_if<std::string>(&asked.prompt)) {
-    Refused refused = read_text(*text, asked.parse_special, rules, limits, request);
-    if (!refused) refused = read_text_points(asked, *text, rules, limits, request);
+    Refused refused = read_text(*text, asked.parse_special, model, limits, request);
+    if (!refused) refused = read_text_points(asked, *text, model, limits, request);
     return refused;
   }
   auto& ids = std::get<std::vector<int32_t>>(asked.prompt);
   const size_t size = ids.size();
-  Refused refused = read_ids(std::move(ids), rules, request);
+  Refused refused = read_ids(std::move(ids), model, request);
   if (refused) return refused;
   const auto read = [](size_t count, int64_t* place) -> Refused {
     *place = static_cast<int64_t>(count);
@@ -294,9 +294,9 @@ void make_streams(int choices, Request* request) {
 }
 
 // A text starts with the answer where nothing but control tokens stands before it.
-TextPosition position_of(const Request& request, const RequestRules& rules) {
+TextPosition position_of(const Request& request, const ModelText& model) {
   const bool text = std::any_of(request.prompt.ids.begin(), request.prompt.ids.end(),
-                                [&](int32_t id) { return !rules.tokenizer->is_special(id); });
+                                [&](int32_t id) { return !model.tokenizer->is_special(id); });
   return text || !request.session.empty() ? TextPosition::kContinued : TextPosition::kStart;
 }
 
@@ -321,32 +321,31 @@ Refusal empty_prompt() {
 
 }  // namespace
 
-Refused check_text(std::string_view field, std::string_view text, const RequestRules& rules) {
-  if (text.empty() || rules.tokenizer->reads_text()) return {};
+Refused check_text(std::string_view field, std::string_view text, const ModelText& model) {
+  if (text.empty() || model.tokenizer->reads_text()) return {};
   return invalid(std::string(field), "{} must be empty, as this server has no tokenizer: send ids",
                  field);
 }
 
-Refusal too_many_tokens(const RequestRules& rules) {
+Refusal too_many_tokens(const ModelText& model) {
   return invalid(
       "prompt",
       "the prompt must have at most {} tokens, got more: absorb it in parts, with a session",
-      rules.max_prompt_tokens);
+      model.max_prompt_tokens);
 }
 
 std::optional<int32_t> bos_for(const std::vector<int32_t>& ids, bool add_special, bool is_text,
-                               const RequestRules& rules) {
-  const bool wanted = add_special && (is_text || rules.tokens.force_bos);
-  const bool there = !ids.empty() && ids.front() == rules.tokens.bos;
-  return wanted && !there ? rules.tokens.bos : std::nullopt;
+                               const ModelText& model) {
+  const bool wanted = add_special && (is_text || model.tokens.force_bos);
+  const bool there = !ids.empty() && ids.front() == model.tokens.bos;
+  return wanted && !there ? model.tokens.bos : std::nullopt;
 }
 
-Refused check_ids(std::string_view field, const std::vector<int32_t>& ids,
-                  const RequestRules& rules) {
+Refused check_ids(std::string_view field, const std::vector<int32_t>& ids, const ModelText& model) {
   for (size_t i = 0; i < ids.size(); ++i) {
-    if (ids[i] >= 0 && ids[i] < rules.vocab.usable) continue;
+    if (ids[i] >= 0 && ids[i] < model.vocab.usable) continue;
     return invalid(std::string(field), "{} must be in [0, {}), got {} at index {}", field,
-                   rules.vocab.usable, ids[i], i);
+                   model.vocab.usable, ids[i], i);
   }
   return {};
 }
@@ -371,17 +370,17 @@ size_t bytes_to_read(const TextRequest& asked) {
   return std::visit([](const auto& prompt) { return bytes_of(prompt); }, asked.prompt);
 }
 
-Refused validate(TextRequest asked, const RequestRules& rules, const WorkLimits& limits,
+Refused validate(TextRequest asked, const ModelText& model, const WorkLimits& limits,
                  ParsedRequest* parsed) {
   Request& request = parsed->request;
   Refused refused = check_request_id(asked.id);
   if (!refused && !asked.session.empty()) refused = check_name("session", asked.session);
   if (!refused) refused = check_priority(asked.priority);
-  if (!refused) refused = read_parameters(asked, rules, &request.sampling);
-  if (!refused) refused = check_stop_strings(asked.stop_strings, rules);
-  if (!refused) refused = read_tool_use(rules, &asked, parsed);
-  if (!refused) refused = check_constraint(asked, request.sampling, rules);
-  if (!refused) refused = check_choices(asked, request.sampling.max_tokens, rules);
+  if (!refused) refused = read_parameters(asked, model, &request.sampling);
+  if (!refused) refused = check_stop_strings(asked.stop_strings, model);
+  if (!refused) refused = read_tool_use(model, &asked, parsed);
+  if (!refused) refused = check_constraint(asked, request.sampling, model);
+  if (!refused) refused = check_choices(asked, request.sampling.max_tokens, model);
   if (refused) return refused;
 
   request.seed_is_drawn = !asked.seed;
@@ -396,15 +395,15 @@ Refused validate(TextRequest asked, const RequestRules& rules, const WorkLimits&
   if (asked.durability == Durability::kLocal && request.session.empty()) {
     return invalid("durability", "durability local is of a session, and the request names none");
   }
-  refused = read_prompt(asked, rules, limits, &request);
+  refused = read_prompt(asked, model, limits, &request);
   if (refused) return refused;
   if (request.prompt.ids.empty() && request.session.empty()) return empty_prompt();
-  parsed->answer_position = position_of(request, rules);
+  parsed->answer_position = position_of(request, model);
   parsed->constraint = std::move(asked.constraint);
   parsed->constraint_field = std::move(asked.constraint_field);
-  if (refused = check_start(*parsed, rules); refused) return refused;
+  if (refused = check_start(*parsed, model); refused) return refused;
   const bool is_text = std::holds_alternative<std::string>(asked.prompt);
-  begin_with(bos_for(request.prompt.ids, asked.add_special_tokens, is_text, rules), &request);
+  begin_with(bos_for(request.prompt.ids, asked.add_special_tokens, is_text, model), &request);
 
   parsed->stop_strings = std::move(asked.stop_strings);
   parsed->include_stop = asked.include_stop;
@@ -428,26 +427,26 @@ Refused validate(const ScoreOptions& options, ParsedRequest* parsed) {
   return {};
 }
 
-Refused tokenise(TokenizeText asked, const RequestRules& rules, const WorkLimits& limits,
+Refused tokenise(TokenizeText asked, const ModelText& model, const WorkLimits& limits,
                  std::vector<int32_t>* ids) {
   auto* messages = std::get_if<Conversation>(&asked.input);
   if (messages != nullptr) {
     if (Refused refused =
-            read_messages(std::move(*messages), asked.continued, rules, limits, ids)) {
+            read_messages(std::move(*messages), asked.continued, model, limits, ids)) {
       return refused;
     }
   } else {
     const std::string& text = std::get<std::string>(asked.input);
-    if (Refused refused = check_text("text", text, rules)) return refused;
+    if (Refused refused = check_text("text", text, model)) return refused;
     const auto special = asked.parse_special ? SpecialTokens::kParse : SpecialTokens::kAsText;
     try {
-      *ids = rules.tokenizer->encode(text, special, TextPosition::kStart, limits);
+      *ids = model.tokenizer->encode(text, special, TextPosition::kStart, limits);
     } catch (const TooManyTokens&) {
-      return too_many_tokens(rules);
+      return too_many_tokens(model);
     }
   }
   const bool starts = messages == nullptr || !asked.continued;
-  const auto bos = bos_for(*ids, asked.add_special_tokens && starts, messages == nullptr, rules);
+  const auto bos = bos_for(*ids, asked.add_special_tokens && starts, messages == nullptr, model);
   if (bos) ids->insert(ids->begin(), *bos);
   return {};
 }

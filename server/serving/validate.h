@@ -21,14 +21,15 @@ inline constexpr size_t kMaxNameLength = 128;  // of sessions, marks and request
 inline constexpr int32_t kDefaultMaxTokens = 256;
 inline constexpr size_t kMaxPrefixPoints = 8;  // of a request: each reads a part of the prompt anew
 
-// What requests are checked against. Constant once the model is loaded.
 // The longest tokens that an answer may have.
 struct LongestTokens {
   int64_t in_json = 0;             // bytes of the longest, as JSON writes it
   std::vector<int64_t> sums = {};  // [k]: bytes of the k + 1 longest
 };
 
-struct RequestRules {
+// How one model reads and writes text, and what its requests are checked against. Constant once the
+// model is loaded.
+struct ModelText {
   std::shared_ptr<const Tokenizer> tokenizer;
   TokenRules tokens;
   SamplingVocab vocab;
@@ -40,11 +41,6 @@ struct RequestRules {
   int64_t max_prompt_tokens = 0;
   int32_t max_generated_tokens = 0;
   int32_t max_choices = 0;
-
-  // Of the work on one text.
-  WorkLimits limits(const std::atomic<bool>* unwanted) const {
-    return {.unwanted = unwanted, .most_tokens = static_cast<size_t>(max_prompt_tokens)};
-  }
 };
 
 // A request that can be handed to the engine, and what is kept of it for its answer.
@@ -65,7 +61,7 @@ size_t bytes_to_read(const TextRequest& asked);
 // Checks everything that can be known without the engine, and tokenises. Each refusal is kInvalid
 // with a sentence that names the field, what is allowed and what was given. Throws WorkUnwanted
 // where the limits do.
-Refused validate(TextRequest asked, const RequestRules& rules, const WorkLimits& limits,
+Refused validate(TextRequest asked, const ModelText& model, const WorkLimits& limits,
                  ParsedRequest* parsed);
 
 // The same for what is said of a text to be scored; the prompt is left out.
@@ -73,19 +69,18 @@ Refused validate(const ScoreOptions& options, ParsedRequest* parsed);
 
 // The ids of a text or of messages as they are read for an answer, with BOS where the rules want
 // it. Throws WorkUnwanted where the limits do.
-Refused tokenise(TokenizeText asked, const RequestRules& rules, const WorkLimits& limits,
+Refused tokenise(TokenizeText asked, const ModelText& model, const WorkLimits& limits,
                  std::vector<int32_t>* ids);
 
 // What the rules want in front of a prompt; nothing where it is there already. `is_text`: the
 // client sent a text.
 std::optional<int32_t> bos_for(const std::vector<int32_t>& ids, bool add_special, bool is_text,
-                               const RequestRules& rules);
+                               const ModelText& model);
 // Refuses a text where the server has no tokenizer. `field`: where the text stands.
-Refused check_text(std::string_view field, std::string_view text, const RequestRules& rules);
+Refused check_text(std::string_view field, std::string_view text, const ModelText& model);
 // What is said of a text that has so many tokens that it was not read to its end.
-Refusal too_many_tokens(const RequestRules& rules);
-Refused check_ids(std::string_view field, const std::vector<int32_t>& ids,
-                  const RequestRules& rules);
+Refusal too_many_tokens(const ModelText& model);
+Refused check_ids(std::string_view field, const std::vector<int32_t>& ids, const ModelText& model);
 // 1 to kMaxNameLength of [A-Za-z0-9._-].
 Refused check_name(std::string_view field, std::string_view name);
 

@@ -138,25 +138,24 @@ class Served {
       : tokenizer_(load_tokenizer(o.tokenizer)),
         null_(tokenizer_->size()),
         model_(null_, step),
-        queue_(streams),
+        served_(std::make_shared<ServedModel>(streams)),
         options_(o),
-        serving_({.max_tokenising = std::max(streams, ServingOptions{}.max_tokenising),
-                  .keys = o.keys.empty() ? nullptr : std::make_shared<Keyring>(o.keys)},
-                 queue_, stats_, metrics_),
-        rpc_({.listen = "127.0.0.1:0", .tls = make_tls(o)}, serving_),
-        http_({.listen = "127.0.0.1:0"}, serving_, rpc_.connections()),
+        core_({.max_tokenising = std::max(streams, ServerCoreOptions{}.max_tokenising),
+               .keys = o.keys.empty() ? nullptr : std::make_shared<Keyring>(o.keys)},
+              served_, metrics_),
+        rpc_({.listen = "127.0.0.1:0", .tls = make_tls(o)}, core_),
+        http_({.listen = "127.0.0.1:0"}, core_, rpc_.connections()),
         engine_(model_, *backend_,
-                {.rows = tokenizer_->size(), .usable = tokenizer_->size(), .eos_ids = {}}, queue_,
-                stats_, metrics_, {.slots = streams, .sessions = {}}),
-        thread_([this] { engine_.run(); }) {
-    serving_.serve(tokenizer_,
-                   {.model_name = "null", .vocab_rows = tokenizer_->size(), .slots = streams});
+                {.rows = tokenizer_->size(), .usable = tokenizer_->size(), .eos_ids = {}},
+                served_->queue, served_->stats, metrics_, {.slots = streams, .sessions = {}}) {
+    served_->start_engine([this] { engine_.run(); });
+    core_.serve(tokenizer_,
+                {.model_name = "null", .vocab_rows = tokenizer_->size(), .slots = streams});
   }
   ~Served() {
     http_.shutdown();
     rpc_.shutdown();
-    queue_.close();
-    thread_.join();
+    served_->stop_engine();
   }
 
   Outcome over_grpc(int streams, int tokens) {
@@ -238,16 +237,14 @@ class Served {
   const testing::NullModel null_;
   const PacedModel model_;
   Metrics metrics_;
-  EngineStats stats_;
-  AdmissionQueue queue_;
+  const std::shared_ptr<ServedModel> served_;
   const OverheadOptions options_;
   const std::string key_ = key_of(options_);
-  Serving serving_;
+  ServerCore core_;
   RpcServer rpc_;
   HttpServer http_;
   Engine engine_;
   std::unique_ptr<v1::Inference::Stub> stub_;
-  std::thread thread_;
 };
 
 Outcome serve_streams(const OverheadOptions& o, const std::string& frontend, int streams,

@@ -16,8 +16,8 @@
 namespace recurve {
 namespace {
 
-const RequestRules& rules() {
-  static const RequestRules made = {
+const ModelText& rules() {
+  static const ModelText made = {
       .tokenizer = std::make_shared<FakeTokenizer>(),
       .tokens = {.bos = FakeTokenizer::kBos, .eos = {FakeTokenizer::kEos}, .force_bos = true},
       .vocab = {.rows = FakeTokenizer::kSize + 2,

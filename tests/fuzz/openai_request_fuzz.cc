@@ -22,11 +22,10 @@ namespace {
 
 constexpr int32_t kMostChoices = 8;
 
-Serving& serving() {
+ServerCore& core() {
   static Metrics metrics;
-  static EngineStats stats;
-  static AdmissionQueue queue(16);
-  static Serving made({.delivery_threads = 1, .text_threads = 1}, queue, stats, metrics);
+  static ServerCore made({.delivery_threads = 1, .text_threads = 1},
+                         std::make_shared<ServedModel>(16), metrics);
   static const bool served = [] {
     Chat chat{.format = std::make_shared<const ChatTemplate>(
                   "{% for m in messages %}{{ m.role }}:{{ m.content }}|{% endfor %}", "",
@@ -54,7 +53,7 @@ void check_refusal(const Refusal& refusal) {
 
 void check_request(TextRequest asked) {
   ParsedRequest parsed;
-  if (const Refused refused = validate(std::move(asked), serving().rules, {}, &parsed)) {
+  if (const Refused refused = validate(std::move(asked), core().model()->text, {}, &parsed)) {
     return check_refusal(*refused);
   }
   const Request& request = parsed.request;
@@ -72,13 +71,13 @@ void read(AnswerDialect& dialect, std::string_view body) {
   for (TextRequest& one : asked) check_request(std::move(one));
 }
 
-using Work = Refused (*)(std::string, const Serving&, const WorkLimits&, std::string*);
+using Work = Refused (*)(std::string, const ServedModel&, const WorkLimits&, std::string*);
 
 void run(Work work, std::string_view body) {
   std::string object;
   try {
     const Refused refused =
-        work(std::string(body), serving(), serving().rules.limits(nullptr), &object);
+        work(std::string(body), *core().model(), core().limits(nullptr), &object);
     if (refused) return check_refusal(*refused);
     CHECK(nlohmann::json::parse(object).is_object());
   } catch (const BadField& error) {
@@ -109,11 +108,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace recurve;
   static ResponseStore store(1 << 20);
   const std::string_view body(reinterpret_cast<const char*>(data), size);
-  Completions completions(serving(), {});
+  Completions completions(core(), {});
   read(completions, body);
-  ChatCompletions chat(serving(), {});
+  ChatCompletions chat(core(), {});
   read(chat, body);
-  Responses responses(serving(), store, HttpRequest{.caller = kAnyone});
+  Responses responses(core(), store, HttpRequest{.caller = kAnyone});
   read(responses, body);
   run(tokenize, body);
   run(detokenize, body);

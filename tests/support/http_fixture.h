@@ -26,17 +26,17 @@ class HttpFixture : public ::testing::Test {
         .problem = ""};
     engine_.emplace(queue_, std::move(options));
     http.listen = "127.0.0.1:0";
-    server_.emplace(http, serving_, connections_);
-    serving_.serve(std::make_shared<FakeTokenizer>(),
-                   {.model_name = "fake",
-                    .vocab_rows = FakeTokenizer::kSize,
-                    .tokens = {.bos = FakeTokenizer::kBos, .eos = {FakeTokenizer::kEos}},
-                    .slots = 8},
-                   std::move(chat));
+    server_.emplace(http, core_, connections_);
+    core_.serve(std::make_shared<FakeTokenizer>(),
+                {.model_name = "fake",
+                 .vocab_rows = FakeTokenizer::kSize,
+                 .tokens = {.bos = FakeTokenizer::kBos, .eos = {FakeTokenizer::kEos}},
+                 .slots = 8},
+                std::move(chat));
   }
   void TearDown() override {
     if (server_) server_->shutdown();
-    EXPECT_EQ(serving_.under_way(), 0);
+    EXPECT_EQ(core_.under_way(), 0);
     engine_.reset();
   }
   HttpClient::Response ask(const std::string& line) {
@@ -75,10 +75,10 @@ class HttpFixture : public ::testing::Test {
 
   const char* template_ = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}|{% endfor %}";
   Metrics metrics_;
-  EngineStats stats_;
-  AdmissionQueue queue_{16};
+  const std::shared_ptr<ServedModel> served_ = std::make_shared<ServedModel>(16);
+  AdmissionQueue& queue_ = served_->queue;
   Connections connections_{{.in_all = 100, .by_network = 100}};
-  Serving serving_{{}, queue_, stats_, metrics_};
+  ServerCore core_{{}, served_, metrics_};
   std::optional<FakeEngine> engine_;
   std::optional<HttpServer> server_;
 };

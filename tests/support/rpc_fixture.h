@@ -16,7 +16,7 @@
 #include "recurve/v1/inference.grpc.pb.h"
 #include "recurve/v1/sessions.grpc.pb.h"
 #include "server/rpc/server.h"
-#include "server/serving/serving.h"
+#include "server/serving/server_core.h"
 #include "tests/support/engine/fake_engine.h"
 #include "tests/support/fake_tokenizer.h"
 
@@ -104,7 +104,7 @@ struct Generated {
 
 struct FixtureOptions {
   RpcOptions rpc = {};
-  ServingOptions serving = {};
+  ServerCoreOptions core = {};
 };
 
 // A server on a free port, before a fake engine.
@@ -112,13 +112,14 @@ class RpcFixture : public ::testing::Test {
  protected:
   void start(FakeEngine::Options engine_options = {}, FixtureOptions options = {},
              int max_queue = 64, ServingInfo info = fake_info()) {
-    queue_.emplace(max_queue);
-    serving_.emplace(options.serving, *queue_, stats_, metrics_);
+    served_ = std::make_shared<ServedModel>(max_queue);
+    queue_ = &served_->queue;
+    core_.emplace(options.core, served_, metrics_);
     options.rpc.listen = "127.0.0.1:0";
-    server_.emplace(options.rpc, *serving_, services_);
+    server_.emplace(options.rpc, *core_, services_);
     engine_.emplace(*queue_, std::move(engine_options));
     if (tokenizer_ == nullptr) tokenizer_ = std::make_shared<FakeTokenizer>(marks_start_);
-    if (serve_) serving_->serve(tokenizer_, std::move(info), chat_);
+    if (serve_) core_->serve(tokenizer_, std::move(info), chat_);
     channel_ = connect();
     inference_ = v1::Inference::NewStub(channel_);
     sessions_ = v1::Sessions::NewStub(channel_);
@@ -127,7 +128,7 @@ class RpcFixture : public ::testing::Test {
   void TearDown() override {
     if (server_) server_->shutdown();
     if (server_) {
-      EXPECT_EQ(serving_->under_way(), 0);
+      EXPECT_EQ(core_->under_way(), 0);
     }
     engine_.reset();
     server_.reset();
@@ -168,9 +169,9 @@ class RpcFixture : public ::testing::Test {
   std::shared_ptr<const Tokenizer> tokenizer_;  // before start(); null: a fake one
   Chat chat_;
   Metrics metrics_;
-  EngineStats stats_;
-  std::optional<AdmissionQueue> queue_;
-  std::optional<Serving> serving_;
+  std::shared_ptr<ServedModel> served_;
+  AdmissionQueue* queue_ = nullptr;
+  std::optional<ServerCore> core_;
   std::optional<RpcServer> server_;
   std::optional<FakeEngine> engine_;
   std::shared_ptr<grpc::Channel> channel_;

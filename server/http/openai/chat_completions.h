@@ -9,8 +9,8 @@ namespace recurve {
 // /v1/chat/completions: answers to messages.
 class ChatCompletions final : public Choices {
  public:
-  ChatCompletions(const Serving& serving, const HttpRequest& request)
-      : Choices(serving, request), session_(request.session) {}
+  ChatCompletions(const ServerCore& core, const HttpRequest& request)
+      : Choices(core, request), session_(request.session) {}
 
   Refused read(std::string text, const WorkLimits& limits,
                std::vector<TextRequest>* asked) override;

@@ -34,7 +34,7 @@ void add_calls(const std::vector<ToolCallPart>& parts, std::vector<ToolCallPart>
 
 // What is out of range is refused before there is an answer.
 void Choices::allot(size_t requests) {
-  form_.choices = std::clamp(form_.choices, 1, std::max(serving_.rules.max_choices, 1));
+  form_.choices = std::clamp(form_.choices, 1, std::max(model_->text.max_choices, 1));
   choices_.resize(first_choice(requests));
   accepted_.resize(requests);
   generated_.resize(requests);
@@ -50,7 +50,7 @@ json Choices::object() const {
   return {{"id", id_prefix() + id_},
           {"object", object_name()},
           {"created", static_cast<int64_t>(created_)},
-          {"model", serving_.info.model_name}};
+          {"model", model_->info.model_name}};
 }
 
 // What a session, or another prompt that began alike, had absorbed before counts as cached.

@@ -9,7 +9,7 @@
 #include "server/http/answer_dialect.h"
 #include "server/http/exchange.h"
 #include "server/http/openai/fields/request_fields.h"
-#include "server/serving/serving.h"
+#include "server/serving/server_core.h"
 
 namespace recurve {
 
@@ -24,9 +24,9 @@ class Choices : public AnswerDialect {
   std::string whole() final;
 
  protected:
-  // `serving` outlives it.
-  Choices(const Serving& serving, const HttpRequest& request)
-      : serving_(serving), id_(request.request_id), created_(std::time(nullptr)) {}
+  // `core` outlives it.
+  Choices(const ServerCore& core, const HttpRequest& request)
+      : core_(core), id_(request.request_id), created_(std::time(nullptr)) {}
 
   // What is known of a choice so far.
   struct Choice {
@@ -62,10 +62,11 @@ class Choices : public AnswerDialect {
   // Of request `index`, the first of its choices.
   size_t first_choice(size_t index) const { return index * static_cast<size_t>(form_.choices); }
   std::string event(nlohmann::json choices) const;
-  const Tokenizer& tokenizer() const { return *serving_.rules.tokenizer; }
+  const Tokenizer& tokenizer() const { return *model_->text.tokenizer; }
   void advance(int32_t token, Choice* choice) const;
 
-  const Serving& serving_;
+  const ServerCore& core_;
+  const std::shared_ptr<ServedModel> model_ = core_.model();
   OpenAiForm form_;
   std::vector<Choice> choices_;            // of all requests; see allot()
   std::vector<RequestAccepted> accepted_;  // a request

@@ -61,16 +61,14 @@ size_t bytes_a_prompt(const TextRequest& common, int32_t most_choices) {
 }
 
 // Before they are so many requests: a client chooses both, and would have their product.
-void check_prompts(size_t prompts, const TextRequest& common, size_t body_bytes,
-                   const Serving& serving, const Identity& caller) {
-  const auto most = static_cast<size_t>(serving.most_at_once(caller));
+void check_prompts(size_t prompts, const TextRequest& common, size_t body_bytes, size_t most,
+                   int32_t max_choices) {
   if (prompts > most) {
     throw BadField("prompt",
                    fmt::format("prompt must be at most {} prompts, got {}", most, prompts));
   }
   constexpr size_t kMostBytes = 8 << 20;
-  const size_t each = bytes_a_prompt(common, serving.rules.max_choices),
-               fits = (body_bytes + kMostBytes) / each;
+  const size_t each = bytes_a_prompt(common, max_choices), fits = (body_bytes + kMostBytes) / each;
   if (prompts <= std::max(fits, size_t{1})) return;
   throw BadField(
       "prompt",
@@ -96,7 +94,7 @@ std::vector<Prompt> take_prompts(ClientJson& prompt) {
 }
 
 // Each choice begins with the prompt's text.
-void check_echo(const std::vector<Prompt>& prompts, int32_t choices, const Serving& serving) {
+void check_echo(const std::vector<Prompt>& prompts, int32_t choices, const ModelText& model) {
   constexpr size_t kMostBytes = 1 << 20;
   size_t bytes = 0;
   for (const Prompt& prompt : prompts) {
@@ -105,11 +103,10 @@ void check_echo(const std::vector<Prompt>& prompts, int32_t choices, const Servi
       continue;
     }
     for (const int32_t id : std::get<std::vector<int32_t>>(prompt)) {
-      bytes += serving.rules.tokenizer->token_bytes(id).size();
+      bytes += model.tokenizer->token_bytes(id).size();
     }
   }
-  const auto times =
-      static_cast<size_t>(std::clamp(choices, 1, std::max(serving.rules.max_choices, 1)));
+  const auto times = static_cast<size_t>(std::clamp(choices, 1, std::max(model.max_choices, 1)));
   if (bytes <= kMostBytes / times) return;
   throw BadField("echo", fmt::format("echo must be false where the prompts, n times, have more "
                                      "than {} bytes of text, got {} times {}",
@@ -133,7 +130,8 @@ Refused Completions::read(std::string text, const WorkLimits& limits,
     ClientJson* prompt = find(body, "prompt");
     if (prompt == nullptr) throw BadField("prompt", "prompt must be given");
     const size_t count = is_list_of_prompts(*prompt) ? prompt->size() : 1;
-    check_prompts(count, common, bytes, serving_, caller_);
+    check_prompts(count, common, bytes, static_cast<size_t>(core_.most_at_once(caller_)),
+                  model_->text.max_choices);
     prompts = take_prompts(*prompt);
     if (prompts.size() > 1 && !common.session.empty()) {
       throw BadField("prompt", "prompt must be one prompt with a session, got several");
@@ -141,10 +139,9 @@ Refused Completions::read(std::string text, const WorkLimits& limits,
     if (echo && !common.session.empty()) {
       throw BadField("echo", "echo must be false with a session, which has only new prompts");
     }
-    if (echo) check_echo(prompts, common.choices, serving_);
+    if (echo) check_echo(prompts, common.choices, model_->text);
   };
-  if (Refused refused =
-          read_body(std::move(text), limits, Resource::kCompletions, serving_, read)) {
+  if (Refused refused = read_body(std::move(text), limits, Resource::kCompletions, *model_, read)) {
     return refused;
   }
   logprobs_ = common.logprobs.has_value();
@@ -174,25 +171,25 @@ std::optional<GatheredForm> Completions::gathers() const {
 // The ids that a text is read as are needed here too, so that they are what is asked for.
 Refused Completions::read_echo(const WorkLimits& limits, TextRequest* asked) {
   Echo& echo = echoes_.emplace_back();
-  const RequestRules& rules = serving_.rules;
+  const ModelText& model = model_->text;
   if (const auto* text = std::get_if<std::string>(&asked->prompt)) {
     echo.text = *text;
     if (!logprobs_) return {};
     std::vector<int32_t> ids;
     TokenizeText read{.input = echo.text, .add_special_tokens = false};
-    if (const Refused refused = tokenise(std::move(read), rules, limits, &ids)) {
+    if (const Refused refused = tokenise(std::move(read), model, limits, &ids)) {
       return invalid("prompt", "{}", refused->message);
     }
     echo.ids = ids;
-    const auto bos = bos_for(ids, asked->add_special_tokens, /*is_text=*/true, rules);
+    const auto bos = bos_for(ids, asked->add_special_tokens, /*is_text=*/true, model);
     if (bos) ids.insert(ids.begin(), *bos);
     asked->prompt = std::move(ids);
   } else {
     echo.ids = std::get<std::vector<int32_t>>(asked->prompt);
-    if (const Refused refused = check_ids("prompt ids", echo.ids, rules)) {
+    if (const Refused refused = check_ids("prompt ids", echo.ids, model)) {
       return invalid("prompt", "{}", refused->message);
     }
-    echo.text = decode(*rules.tokenizer, echo.ids, TextPosition::kStart);
+    echo.text = decode(*model.tokenizer, echo.ids, TextPosition::kStart);
   }
   asked->prompt_logprobs = asked->logprobs;
   return {};

@@ -10,8 +10,8 @@ namespace recurve {
 // the prompts. With echo, a choice's text and log-probabilities begin with those of the prompt.
 class Completions final : public Choices {
  public:
-  Completions(const Serving& serving, const HttpRequest& request)
-      : Choices(serving, request), caller_(request.caller), session_(request.session) {}
+  Completions(const ServerCore& core, const HttpRequest& request)
+      : Choices(core, request), caller_(request.caller), session_(request.session) {}
 
   Refused read(std::string text, const WorkLimits& limits,
                std::vector<TextRequest>* asked) override;

@@ -10,23 +10,23 @@ namespace recurve {
 
 using nlohmann::json;
 
-json model_object(const Serving& serving) {
-  const auto age = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - serving.started);
-  return {{"id", serving.info.model_name},
+json model_object(const ServerCore& core) {
+  const auto age = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - core.started);
+  return {{"id", core.model()->info.model_name},
           {"object", "model"},
           {"created", static_cast<int64_t>(std::time(nullptr)) - age.count()},
           {"owned_by", "recurve"}};
 }
 
-json model_list(const Serving& serving) {
-  return {{"object", "list"}, {"data", json::array({model_object(serving)})}};
+json model_list(const ServerCore& core) {
+  return {{"object", "list"}, {"data", json::array({model_object(core)})}};
 }
 
-Refused check_model(const std::string& name, const Serving& serving) {
-  if (name == serving.info.model_name) return {};
+Refused check_model(const std::string& name, const ServedModel& model) {
+  if (name == model.info.model_name) return {};
   return Refusal{.reason = EndReason::kNotFound,
                  .message = fmt::format("there is no model \"{}\": this server has \"{}\"",
-                                        cut(name), serving.info.model_name),
+                                        cut(name), model.info.model_name),
                  .field = "model"};
 }
 

@@ -18,8 +18,8 @@ namespace {
 template <typename Dialect>
 std::shared_ptr<Exchange> answer(HttpContext& context, std::shared_ptr<Connection> connection,
                                  HttpRequest request) {
-  auto dialect = std::make_unique<Dialect>(context.serving, request);
-  return std::make_shared<HttpAnswer>(std::move(connection), context.serving, std::move(request),
+  auto dialect = std::make_unique<Dialect>(context.core, request);
+  return std::make_shared<HttpAnswer>(std::move(connection), context.core, std::move(request),
                                       std::move(dialect));
 }
 
@@ -27,7 +27,7 @@ std::shared_ptr<Exchange> answer(HttpContext& context, std::shared_ptr<Connectio
 template <typename Make>
 std::string at_once(const HttpContext& context, const HttpRequest& request, bool keep_alive,
                     const Make& make) {
-  Refused refused = context.serving.availability();
+  Refused refused = context.core.availability();
   nlohmann::json object;
   if (!refused) refused = make(&object);
   if (refused) return refusal_response(*refused, keep_alive, request.request_id);
@@ -51,64 +51,64 @@ std::shared_ptr<Exchange> complete_chat(HttpContext& context,
 std::shared_ptr<Exchange> create_response(HttpContext& context,
                                           std::shared_ptr<Connection> connection,
                                           HttpRequest request) {
-  auto dialect = std::make_unique<Responses>(context.serving, *context.responses, request);
-  return std::make_shared<HttpAnswer>(std::move(connection), context.serving, std::move(request),
+  auto dialect = std::make_unique<Responses>(context.core, *context.responses, request);
+  return std::make_shared<HttpAnswer>(std::move(connection), context.core, std::move(request),
                                       std::move(dialect));
 }
 
 std::string get_response(const HttpContext& context, const HttpRequest& request, bool keep_alive) {
   return at_once(context, request, keep_alive, [&](nlohmann::json* object) {
-    return find_response(request, context.serving, *context.responses, object);
+    return find_response(request, *context.core.model(), *context.responses, object);
   });
 }
 
 std::string remove_response(const HttpContext& context, const HttpRequest& request,
                             bool keep_alive) {
   return at_once(context, request, keep_alive, [&](nlohmann::json* object) {
-    return delete_response(request, context.serving, *context.responses, object);
+    return delete_response(request, *context.core.model(), *context.responses, object);
   });
 }
 
 std::shared_ptr<Exchange> begin_tokenize(HttpContext& context,
                                          std::shared_ptr<Connection> connection,
                                          HttpRequest request) {
-  return std::make_shared<UnaryExchange>(std::move(connection), context.serving, std::move(request),
+  return std::make_shared<UnaryExchange>(std::move(connection), context.core, std::move(request),
                                          tokenize);
 }
 
 std::shared_ptr<Exchange> begin_detokenize(HttpContext& context,
                                            std::shared_ptr<Connection> connection,
                                            HttpRequest request) {
-  return std::make_shared<UnaryExchange>(std::move(connection), context.serving, std::move(request),
+  return std::make_shared<UnaryExchange>(std::move(connection), context.core, std::move(request),
                                          detokenize);
 }
 
 std::string get_tokenizer_info(const HttpContext& context, const HttpRequest& request,
                                bool keep_alive) {
   return at_once(context, request, keep_alive, [&](nlohmann::json* object) {
-    *object = tokenizer_info(context.serving);
+    *object = tokenizer_info(context.core.model()->text);
     return Refused();
   });
 }
 
 std::string list_models(const HttpContext& context, const HttpRequest& request, bool keep_alive) {
   return at_once(context, request, keep_alive, [&](nlohmann::json* object) {
-    *object = model_list(context.serving);
+    *object = model_list(context.core);
     return Refused();
   });
 }
 
 std::string get_model(const HttpContext& context, const HttpRequest& request, bool keep_alive) {
   return at_once(context, request, keep_alive, [&](nlohmann::json* object) {
-    *object = model_object(context.serving);
-    return check_model(request.names.front(), context.serving);
+    *object = model_object(context.core);
+    return check_model(request.names.front(), *context.core.model());
   });
 }
 
 std::string get_health(const HttpContext& context, const HttpRequest& request, bool keep_alive) {
   return at_once(context, request, keep_alive, [&](nlohmann::json* object) {
     *object = {{"status", "ok"}};
-    if (!context.serving.durable()) (*object)["durability"] = "unavailable";
+    if (!context.core.durable()) (*object)["durability"] = "unavailable";
     return Refused();
   });
 }

@@ -71,7 +71,7 @@ json deleted(const SessionCommand& command, const SessionResult&) {
 std::shared_ptr<Exchange> begin(HttpContext& context, std::shared_ptr<Connection> connection,
                                 HttpRequest request, UnaryExchange::ToCommand to_command,
                                 UnaryExchange::ToObject to_object, int status = 200) {
-  return std::make_shared<UnaryExchange>(std::move(connection), context.serving, std::move(request),
+  return std::make_shared<UnaryExchange>(std::move(connection), context.core, std::move(request),
                                          std::move(to_command), std::move(to_object), status);
 }
 

@@ -18,9 +18,9 @@ namespace {
 
 using nlohmann::json;
 
-Refused check_model_of(const ClientJson& body, const Serving& serving) {
+Refused check_model_of(const ClientJson& body, const ServedModel& model) {
   const auto name = string_of(body, "model");
-  return name ? check_model(*name, serving) : Refused();
+  return name ? check_model(*name, model) : Refused();
 }
 
 TokenizeText take_text(ClientJson& body, size_t bytes) {
@@ -60,33 +60,33 @@ json name_of_control(std::optional<int32_t> id, const Tokenizer& tokenizer) {
 struct EdgeTokens {
   std::optional<int32_t> bos, eos;
 };
-EdgeTokens edge_tokens(const RequestRules& rules) {
-  const Tokenizer& tokenizer = *rules.tokenizer;
-  const bool ends = !rules.tokens.eos.empty();
-  return {.bos = rules.tokens.bos ? rules.tokens.bos : tokenizer.bos_id(),
-          .eos = ends ? std::optional(rules.tokens.eos.front()) : tokenizer.eos_id()};
+EdgeTokens edge_tokens(const ModelText& model) {
+  const Tokenizer& tokenizer = *model.tokenizer;
+  const bool ends = !model.tokens.eos.empty();
+  return {.bos = model.tokens.bos ? model.tokens.bos : tokenizer.bos_id(),
+          .eos = ends ? std::optional(model.tokens.eos.front()) : tokenizer.eos_id()};
 }
 
 // A client that knows of a control token by the name that tokenizer_info() gives asks for its id
 // so.
-bool is_edge_token(const TokenizeText& text, const RequestRules& rules) {
+bool is_edge_token(const TokenizeText& text, const ModelText& model) {
   const auto* prompt = std::get_if<std::string>(&text.input);
-  const EdgeTokens edges = edge_tokens(rules);
+  const EdgeTokens edges = edge_tokens(model);
   const std::optional<int32_t> id =
-      prompt != nullptr ? rules.tokenizer->id_of(*prompt) : std::nullopt;
+      prompt != nullptr ? model.tokenizer->id_of(*prompt) : std::nullopt;
   return id && (id == edges.bos || id == edges.eos);
 }
 
 // What a body asks for; it is freed before the text is read.
-Refused read_tokenize(std::string said, const Serving& serving, const WorkLimits& limits,
+Refused read_tokenize(std::string said, const ServedModel& model, const WorkLimits& limits,
                       TokenizeText* text, bool* names) {
   ClientJson body = parse_object(said, limits);
   const size_t bytes = said.size();
   std::string().swap(said);
-  if (Refused refused = check_model_of(body, serving)) return refused;
+  if (Refused refused = check_model_of(body, model)) return refused;
   *names = bool_of(body, "return_token_strs").value_or(false);
   *text = take_text(body, bytes);
-  if (!is_edge_token(*text, serving.rules)) return {};
+  if (!is_edge_token(*text, model.text)) return {};
   text->parse_special = true;
   text->add_special_tokens = false;
   return {};
@@ -130,48 +130,48 @@ json id_or_null(std::optional<int32_t> id) { return id ? json(*id) : json(nullpt
 
 }  // namespace
 
-Refused tokenize(std::string body, const Serving& serving, const WorkLimits& limits,
+Refused tokenize(std::string body, const ServedModel& model, const WorkLimits& limits,
                  std::string* object) {
   const size_t bytes = body.size();
   TokenizeText text;
   bool names = false;
-  Refused refused = read_tokenize(std::move(body), serving, limits, &text, &names);
+  Refused refused = read_tokenize(std::move(body), model, limits, &text, &names);
   std::vector<int32_t> ids;
-  if (!refused) refused = tokenise(std::move(text), serving.rules, limits, &ids);
+  if (!refused) refused = tokenise(std::move(text), model.text, limits, &ids);
   if (refused) return refused;
   // As text at once: values of JSON would take several times that.
   BoundedText answer(bytes, names ? "return_token_strs" : "prompt");
   answer.append(fmt::format(R"({{"count":{},"max_model_len":{},"tokens":[)", ids.size(),
-                            serving.rules.max_prompt_tokens));
+                            model.text.max_prompt_tokens));
   for (size_t i = 0; i < ids.size(); ++i) {
     if (i > 0) answer.append(",");
     answer.append(fmt::format_int(ids[i]).str());
   }
   answer.append("]");
-  if (names) append_names(ids, *serving.rules.tokenizer, &answer);
+  if (names) append_names(ids, *model.text.tokenizer, &answer);
   answer.append("}");
   *object = answer.take();
   return {};
 }
 
-Refused detokenize(std::string text, const Serving& serving, const WorkLimits& limits,
+Refused detokenize(std::string text, const ServedModel& model, const WorkLimits& limits,
                    std::string* object) {
   ClientJson body = parse_object(text, limits);
   const size_t bytes = text.size();
   std::string().swap(text);
-  if (Refused refused = check_model_of(body, serving)) return refused;
+  if (Refused refused = check_model_of(body, model)) return refused;
   ClientJson* tokens = find(body, "tokens");
   if (tokens == nullptr) throw BadField("tokens", "tokens must be given");
   const std::vector<int32_t> ids = take_ids_of(*tokens, "tokens");
-  Refused refused = check_ids("tokens", ids, serving.rules);
-  if (!refused && !serving.rules.tokenizer->reads_text()) {
+  Refused refused = check_ids("tokens", ids, model.text);
+  if (!refused && !model.text.tokenizer->reads_text()) {
     refused = invalid("tokens", "tokens have no text, as this server has no tokenizer");
   }
   if (refused) return refused;
   limits.check();
   BoundedText answer(bytes, "tokens");
   answer.append("{\"prompt\":\"");
-  StreamDecoder decoder(*serving.rules.tokenizer);
+  StreamDecoder decoder(*model.text.tokenizer);
   const auto append = [&](const std::string& part) {
     const std::string quoted = dump(json(part));
     answer.append(std::string_view(quoted).substr(1, quoted.size() - 2));
@@ -183,21 +183,20 @@ Refused detokenize(std::string text, const Serving& serving, const WorkLimits& l
   return {};
 }
 
-json tokenizer_info(const Serving& serving) {
-  const RequestRules& rules = serving.rules;
-  const Tokenizer& tokenizer = *rules.tokenizer;
-  const EdgeTokens edges = edge_tokens(rules);
+json tokenizer_info(const ModelText& model) {
+  const Tokenizer& tokenizer = *model.tokenizer;
+  const EdgeTokens edges = edge_tokens(model);
   return {{"tokenizer_class", "recurve"},
           {"description", tokenizer.description()},
-          {"vocab_size", rules.vocab.usable},
+          {"vocab_size", model.vocab.usable},
           {"bos_token", name_of_control(edges.bos, tokenizer)},
           {"bos_token_id", id_or_null(edges.bos)},
           {"eos_token", name_of_control(edges.eos, tokenizer)},
           {"eos_token_id", id_or_null(edges.eos)},
-          {"eos_token_ids", rules.tokens.eos},
+          {"eos_token_ids", model.tokens.eos},
           {"pad_token", nullptr},
-          {"add_bos_token", rules.tokens.bos.has_value()},
-          {"chat_template", rules.chat.text.empty() ? json(nullptr) : json(rules.chat.text)}};
+          {"add_bos_token", model.tokens.bos.has_value()},
+          {"chat_template", model.chat.text.empty() ? json(nullptr) : json(model.chat.text)}};
 }
 
 }  // namespace recurve

@@ -120,13 +120,13 @@ class BodyMemory : public ::testing::Test {
         .tool_form = tool_form_of(written),
         .problem = ""};
     engine_.emplace(queue_);
-    server_.emplace(HttpOptions{.listen = "127.0.0.1:0"}, serving_, connections_);
-    serving_.serve(std::make_shared<LargeTokenizer>(bytes_an_id_),
-                   {.model_name = "fake",
-                    .vocab_rows = kVocabulary,
-                    .tokens = {.bos = FakeTokenizer::kBos, .eos = {FakeTokenizer::kEos}},
-                    .slots = 16},
-                   std::move(chat));
+    server_.emplace(HttpOptions{.listen = "127.0.0.1:0"}, core_, connections_);
+    core_.serve(std::make_shared<LargeTokenizer>(bytes_an_id_),
+                {.model_name = "fake",
+                 .vocab_rows = kVocabulary,
+                 .tokens = {.bos = FakeTokenizer::kBos, .eos = {FakeTokenizer::kEos}},
+                 .slots = 16},
+                std::move(chat));
     // What the first constraint is compiled with stays.
     send("/v1/completions", R"({"prompt":"p","max_tokens":1,"guided_choice":["a"]})");
   }
@@ -150,7 +150,7 @@ class BodyMemory : public ::testing::Test {
     client.send(head);
     client.send(body);
     const int status = client.read_status();
-    EXPECT_TRUE(serving_.registry.wait_until_empty(Clock::now() + std::chrono::minutes(1)));
+    EXPECT_TRUE(core_.registry.wait_until_empty(Clock::now() + std::chrono::minutes(1)));
     const Taken taken{status, most()};
     engine_->let_go();
     return taken;
@@ -173,10 +173,10 @@ class BodyMemory : public ::testing::Test {
   double most_times_ = 0;  // its bytes, beside 16 MB, and of what
   std::string most_at_ = {};
   Metrics metrics_;
-  EngineStats stats_;
-  AdmissionQueue queue_{kQueue};
+  const std::shared_ptr<ServedModel> served_ = std::make_shared<ServedModel>(kQueue);
+  AdmissionQueue& queue_ = served_->queue;
   Connections connections_{{.in_all = 100, .by_network = 100}};
-  Serving serving_{{}, queue_, stats_, metrics_};
+  ServerCore core_{{}, served_, metrics_};
   std::optional<HoldingEngine> engine_;
   std::optional<HttpServer> server_;
 };

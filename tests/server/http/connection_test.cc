@@ -33,18 +33,18 @@ const std::string kChunked = kPost + "Transfer-Encoding: chunked\r\n\r\n";
 
 class HttpConnection : public ::testing::Test {
  protected:
-  void start(HttpOptions http = {}, FakeEngine::Options options = {}, ServingOptions of = {}) {
-    serving_ = std::make_unique<Serving>(of, queue_, stats_, metrics_);
+  void start(HttpOptions http = {}, FakeEngine::Options options = {}, ServerCoreOptions of = {}) {
+    core_ = std::make_unique<ServerCore>(of, served_, metrics_);
     engine_.emplace(queue_, std::move(options));
     http.listen = "127.0.0.1:0";
-    server_.emplace(http, *serving_, connections_);
-    serving_->serve(std::make_shared<FakeTokenizer>(),
-                    {.model_name = "fake",
-                     .vocab_rows = FakeTokenizer::kSize,
-                     .state_bytes = 1234,
-                     .tokens = {.bos = FakeTokenizer::kBos, .eos = {FakeTokenizer::kEos}},
-                     .slots = 8},
-                    {});
+    server_.emplace(http, *core_, connections_);
+    core_->serve(std::make_shared<FakeTokenizer>(),
+                 {.model_name = "fake",
+                  .vocab_rows = FakeTokenizer::kSize,
+                  .state_bytes = 1234,
+                  .tokens = {.bos = FakeTokenizer::kBos, .eos = {FakeTokenizer::kEos}},
+                  .slots = 8},
+                 {});
   }
   // An engine that has much to say.
   static FakeEngine::Options talkative() {
@@ -55,8 +55,8 @@ class HttpConnection : public ::testing::Test {
   void TearDown() override {
     if (!server_) return;
     server_->shutdown();
-    EXPECT_EQ(serving_->under_way(), 0);
-    EXPECT_EQ(serving_->message_bytes.used(), 0);
+    EXPECT_EQ(core_->under_way(), 0);
+    EXPECT_EQ(core_->message_bytes.used(), 0);
     engine_.reset();
   }
   int port() const { return server_->port(); }
@@ -79,14 +79,14 @@ class HttpConnection : public ::testing::Test {
     return client.read();
   }
   bool wait_until_empty() {
-    return serving_->registry.wait_until_empty(Clock::now() + std::chrono::minutes(1));
+    return core_->registry.wait_until_empty(Clock::now() + std::chrono::minutes(1));
   }
 
   Metrics metrics_;
-  EngineStats stats_;
-  AdmissionQueue queue_{16};
+  const std::shared_ptr<ServedModel> served_ = std::make_shared<ServedModel>(16);
+  AdmissionQueue& queue_ = served_->queue;
   Connections connections_{{.in_all = 1000, .by_network = 1000}};
-  std::unique_ptr<Serving> serving_;
+  std::unique_ptr<ServerCore> core_;
   std::optional<FakeEngine> engine_;
   std::optional<HttpServer> server_;
 };
@@ -293,7 +293,7 @@ TEST_F(HttpConnection, BodiesOnTheirWayAreCounted) {
     slow.emplace_back(port());
     slow.back().send(kPost + "Content-Length: 1000000\r\n\r\n" + std::string(200'000, ' '));
   }
-  while (serving_->message_bytes.used() < 3 << 18) std::this_thread::yield();
+  while (core_->message_bytes.used() < 3 << 18) std::this_thread::yield();
   Client client(port());
   client.send(kPost + "Content-Length: 300000\r\n\r\n" + std::string(300'000, ' '));
   const auto refused = client.read();
@@ -303,7 +303,7 @@ TEST_F(HttpConnection, BodiesOnTheirWayAreCounted) {
   client.send(kPost + sized(completion()));
   EXPECT_EQ(client.read().status, 200) << "there is room for a small one";
   slow.clear();
-  while (serving_->message_bytes.used() > 0) std::this_thread::yield();
+  while (core_->message_bytes.used() > 0) std::this_thread::yield();
 }
 
 // Of two text threads one is kept free of long prompts, whose sizes are known from their bodies.
@@ -322,7 +322,7 @@ TEST_F(HttpConnection, LongPromptsDoNotKeepShortOnesWaiting) {
     slow.emplace_back(port());
     slow.back().send(kPost + sized(long_one));
   }
-  while (serving_->message_bytes.used() < 600'000) std::this_thread::yield();
+  while (core_->message_bytes.used() < 600'000) std::this_thread::yield();
   for (int i = 0; i < 20 && !HasFailure(); ++i) {
     Client client(port());
     client.send(kPost + sized(completion()));
@@ -338,8 +338,8 @@ TEST_F(HttpConnection, ARequestUnderWayIsCountedOnce) {
   Client client(port());
   client.send(kPost + sized(completion(true, 1'000'000)));
   client.read_to("data: {");
-  EXPECT_EQ(serving_->under_way(), 1);
-  EXPECT_GT(serving_->message_bytes.used(), 0);
+  EXPECT_EQ(core_->under_way(), 1);
+  EXPECT_GT(core_->message_bytes.used(), 0);
 }
 
 // It may be a client that has gone: of the two, only sending to it would tell.
@@ -446,7 +446,7 @@ TEST_F(HttpConnection, TheMetricsHaveADoorWithNothingElse) {
   start();
   metrics_.add_generated_tokens(42);
   Connections scrapers({.in_all = 4, .by_network = 4});
-  HttpServer door({.listen = "127.0.0.1:0", .origins = {"*"}, .metrics_only = true}, *serving_,
+  HttpServer door({.listen = "127.0.0.1:0", .origins = {"*"}, .metrics_only = true}, *core_,
                   scrapers);
   const auto status = [&](const std::string& path) {
     Client client(door.port());
@@ -466,9 +466,9 @@ TEST_F(HttpConnection, TheMetricsHaveADoorWithNothingElse) {
 
 TEST_F(HttpConnection, TheLoadIsTheEngines) {
   start();
-  stats_.slots = 8;
-  stats_.running = 3;
-  stats_.generated_tokens = 77;
+  served_->stats.slots = 8;
+  served_->stats.running = 3;
+  served_->stats.generated_tokens = 77;
   const json load = get("/v1/load").object();
   EXPECT_EQ(load["object"], "load");
   EXPECT_EQ(load["model"], "fake");

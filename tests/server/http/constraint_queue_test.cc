@@ -20,7 +20,7 @@ class ConstraintQueueTest : public testing::HttpFixture {
   void SetUp() override {
     if (!has_constraint_library()) GTEST_SKIP() << "built without structured output";
     start();
-    serving_.constraints = std::make_unique<ConstraintCompiler>(
+    served_->constraints = std::make_unique<ConstraintCompiler>(
         [this] {
           began_.count_down();
           release_.wait();

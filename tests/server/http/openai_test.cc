@@ -143,12 +143,12 @@ TEST_F(OpenAiTest, AnAnswerThatCannotBeGatheredIsRefusedBeforeItStarts) {
   EXPECT_EQ(got.status, 400) << got.body;
   EXPECT_EQ(got.object()["error"]["param"], "max_tokens");
   EXPECT_THAT(got.body, HasSubstr(" MB"));
-  EXPECT_EQ(serving_.gathered_bytes.used(), 0);
+  EXPECT_EQ(core_.gathered_bytes.used(), 0);
 
   // What others have gathered leaves no memory for it.
   {
-    const auto most = serving_.options.max_gathered_bytes;
-    const ByteBudget::Share others = serving_.gathered_bytes.take(most - (1 << 20), 7);
+    const auto most = core_.options.max_gathered_bytes;
+    const ByteBudget::Share others = core_.gathered_bytes.take(most - (1 << 20), 7);
     body.update({{"n", 1}, {"max_tokens", 1'000}});
     got = post("/v1/completions", body);
     EXPECT_EQ(got.status, 429) << got.body;
@@ -159,8 +159,8 @@ TEST_F(OpenAiTest, AnAnswerThatCannotBeGatheredIsRefusedBeforeItStarts) {
   }
   body["stream"] = false;
   EXPECT_EQ(post("/v1/completions", body).status, 200);
-  EXPECT_TRUE(serving_.registry.wait_until_empty(Clock::now() + std::chrono::minutes(1)));
-  while (serving_.gathered_bytes.used() > 0) std::this_thread::yield();
+  EXPECT_TRUE(core_.registry.wait_until_empty(Clock::now() + std::chrono::minutes(1)));
+  while (core_.gathered_bytes.used() > 0) std::this_thread::yield();
 }
 
 TEST_F(OpenAiTest, WhatIsQuotedOfAClientIsCut) {
@@ -315,7 +315,7 @@ TEST_F(OpenAiTest, AClientThatLeavesEndsItsGeneration) {
     if (stream) client.read_to("data: ");
     while (engine_->running() == 0) std::this_thread::yield();
     client.leave();
-    EXPECT_TRUE(serving_.registry.wait_until_empty(Clock::now() + std::chrono::minutes(1)));
+    EXPECT_TRUE(core_.registry.wait_until_empty(Clock::now() + std::chrono::minutes(1)));
     while (engine_->running() > 0) std::this_thread::yield();  // or the next is taken for begun
   }
   EXPECT_EQ(engine_->cancelled(), 2);
@@ -366,7 +366,7 @@ TEST_F(OpenAiTest, WhatIsNoRequestIsRefused) {
 }
 
 TEST_F(OpenAiTest, AServerThatLoadsSaysSo) {
-  server_.emplace(HttpOptions{.listen = "127.0.0.1:0"}, serving_, connections_);
+  server_.emplace(HttpOptions{.listen = "127.0.0.1:0"}, core_, connections_);
   HttpClient client(server_->port());
   client.get("/health");
   EXPECT_EQ(client.read().status, 503);

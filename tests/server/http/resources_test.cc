@@ -87,7 +87,7 @@ TEST_F(ResourcesTest, OfSeveralPromptsOneThatIsRefusedEndsAll) {
       post("/v1/completions", {{"prompt", {"a", "b", "much longer"}}, {"max_tokens", 100'000}});
   EXPECT_EQ(got.status, 429);
   EXPECT_THAT(got.head, HasSubstr("retry-after-ms: 2000"));
-  EXPECT_TRUE(serving_.registry.wait_until_empty(Clock::now() + std::chrono::minutes(1)));
+  EXPECT_TRUE(core_.registry.wait_until_empty(Clock::now() + std::chrono::minutes(1)));
   EXPECT_EQ(engine_->running(), 0);
 }
 
@@ -99,7 +99,7 @@ TEST_F(ResourcesTest, AClientThatLeavesEndsAllItsPrompts) {
   client.post("/v1/completions", {{"prompt", {"a", "b", "c"}}, {"max_tokens", 100'000}});
   while (engine_->running() < 3) std::this_thread::yield();
   client.leave();
-  EXPECT_TRUE(serving_.registry.wait_until_empty(Clock::now() + std::chrono::minutes(1)));
+  EXPECT_TRUE(core_.registry.wait_until_empty(Clock::now() + std::chrono::minutes(1)));
   EXPECT_EQ(engine_->cancelled(), 3);
 }
 
@@ -333,7 +333,7 @@ TEST_F(ResourcesTest, AResponseThatIsGivenUpIsNotKept) {
   client.post("/v1/responses", body);
   client.read_to("response.output_text.delta");
   client.leave();
-  EXPECT_TRUE(serving_.registry.wait_until_empty(Clock::now() + std::chrono::minutes(1)));
+  EXPECT_TRUE(core_.registry.wait_until_empty(Clock::now() + std::chrono::minutes(1)));
   await_command(Kind::kClose, engine_->last_request().session);
 }
 

@@ -125,7 +125,7 @@ class CancelTest : public RpcFixture {
       });
     }
     for (std::thread& thread : clients) thread.join();
-    EXPECT_TRUE(eventually([&] { return serving_->under_way() == 0 && engine_->running() == 0; }));
+    EXPECT_TRUE(eventually([&] { return core_->under_way() == 0 && engine_->running() == 0; }));
     steps_of(client);  // it serves on
   }
 

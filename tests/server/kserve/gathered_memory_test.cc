@@ -80,13 +80,13 @@ class GatheredMemory : public RpcFixture {
         .tool_form = nullptr,
         .problem = ""};
     const auto script = [this](const Request&) {
-      held_ = serving_->gathered_bytes.used();
+      held_ = core_->gathered_bytes.used();
       return FakeEngine::Play{
           std::vector<std::vector<int32_t>>(3, std::vector<int32_t>(tokens(-1) + 1, 1))};
     };
     start({.script = script, .next_likely = 1},
-          {.serving = {.max_gathered_bytes = int64_t{8} << 30}});  // what it holds is known, too
-    http_.emplace(HttpOptions{.listen = "127.0.0.1:0"}, *serving_, connections_);
+          {.core = {.max_gathered_bytes = int64_t{8} << 30}});  // what it holds is known, too
+    http_.emplace(HttpOptions{.listen = "127.0.0.1:0"}, *core_, connections_);
     ask("/v1/completions", {{"prompt", "p"}, {"max_tokens", 1}});
   }
 
@@ -96,8 +96,8 @@ class GatheredMemory : public RpcFixture {
     const testing::MostLiveBytes most;
     held_ = -1;
     call();
-    EXPECT_TRUE(serving_->registry.wait_until_empty(Clock::now() + std::chrono::minutes(1)));
-    EXPECT_TRUE(eventually([&] { return serving_->gathered_bytes.used() == 0; }));
+    EXPECT_TRUE(core_->registry.wait_until_empty(Clock::now() + std::chrono::minutes(1)));
+    EXPECT_TRUE(eventually([&] { return core_->gathered_bytes.used() == 0; }));
     return most();
   }
   void ask(const std::string& path, const json& body) {
@@ -218,7 +218,7 @@ TEST_F(GatheredMemory, OfTextsIsHeld) {
     serve(texts);
     // As its texts are written, which is when memory for the answer was taken.
     const auto held_by = [&](const auto& ask_for) {
-      wide_->on_token = [this] { held_ = std::max(held_.load(), serving_->gathered_bytes.used()); };
+      wide_->on_token = [this] { held_ = std::max(held_.load(), core_->gathered_bytes.used()); };
       const int64_t taken = taken_by(ask_for);
       wide_->on_token = nullptr;
       return taken;

@@ -53,7 +53,7 @@ class GatheredTest : public RpcFixture {
   }
   // What others have under way leaves so much.
   ByteBudget::Share all_but(int64_t bytes) {
-    return serving_->gathered_bytes.take(serving_->options.max_gathered_bytes - bytes, 7);
+    return core_->gathered_bytes.take(core_->options.max_gathered_bytes - bytes, 7);
   }
   // Whose the calls of this test are.
   TenantId visitor() {
@@ -61,8 +61,7 @@ class GatheredTest : public RpcFixture {
     return engine_->last_request().caller.share();
   }
   bool all_given_back() {
-    return eventually(
-        [&] { return serving_->gathered_bytes.used() == 0 && serving_->under_way() == 0; });
+    return eventually([&] { return core_->gathered_bytes.used() == 0 && core_->under_way() == 0; });
   }
 
   std::unique_ptr<inference::GRPCInferenceService::Stub> infer_;
@@ -77,7 +76,7 @@ TEST_F(GatheredTest, WhatNobodyCanHaveIsRefusedWithTheNumbers) {
   EXPECT_THAT(streamed_error(large), HasSubstr("at most 128 MB"))
       << "gathered in a stream of calls";
   EXPECT_EQ(engine_->generated(), 0);
-  EXPECT_EQ(serving_->gathered_bytes.used(), 0);
+  EXPECT_EQ(core_->gathered_bytes.used(), 0);
 }
 
 TEST_F(GatheredTest, WhatOthersLeaveNoMemoryForIsRefusedForNow) {
@@ -103,9 +102,9 @@ TEST_F(GatheredTest, WhatOthersLeaveNoMemoryForIsRefusedForNow) {
 // One tenant's answers leave a part for others.
 TEST_F(GatheredTest, OneClientCannotHaveAll) {
   const ByteBudget::Share own =
-      serving_->gathered_bytes.take(serving_->options.max_gathered_bytes * 2 / 3, visitor());
+      core_->gathered_bytes.take(core_->options.max_gathered_bytes * 2 / 3, visitor());
   EXPECT_EQ(infer(request(5'000, 1, 20)).error_code(), StatusCode::RESOURCE_EXHAUSTED);
-  const ByteBudget::Share of_another = serving_->gathered_bytes.take(50 << 20, 7);
+  const ByteBudget::Share of_another = core_->gathered_bytes.take(50 << 20, 7);
   EXPECT_TRUE(of_another);
 }
 
@@ -118,7 +117,7 @@ TEST_F(GatheredTest, IsGivenBackWhereTheCallIsCancelledOrFails) {
     std::thread canceller([&] {
       if (!cancelled) return;
       EXPECT_TRUE(eventually([&] { return engine_->running() > 0; }));
-      EXPECT_GT(serving_->gathered_bytes.used(), 0);
+      EXPECT_GT(core_->gathered_bytes.used(), 0);
       context.TryCancel();
     });
     inference::ModelInferResponse response;
@@ -129,7 +128,7 @@ TEST_F(GatheredTest, IsGivenBackWhereTheCallIsCancelledOrFails) {
   grpc::ClientContext context;
   const auto stream = infer_->ModelStreamInfer(&context);
   for (int r = 0; r < 3; ++r) stream->Write(request(1'000, 1, 20));
-  EXPECT_TRUE(eventually([&] { return serving_->gathered_bytes.used() > 0; }));
+  EXPECT_TRUE(eventually([&] { return core_->gathered_bytes.used() > 0; }));
   context.TryCancel();
   stream->Finish();
   EXPECT_TRUE(all_given_back());
@@ -184,12 +183,12 @@ TEST_F(InferStreamTest, IsNotReadWhileItHasManyRequests) {
     for (int r = 0; r < kSent; ++r) stream->Write(request(1, 1, 0));
     stream->WritesDone();
   });
-  EXPECT_TRUE(eventually([&] { return serving_->under_way() == kMost; }));
+  EXPECT_TRUE(eventually([&] { return core_->under_way() == kMost; }));
   // What it has read meanwhile, it would have begun before this one.
   grpc::ClientContext other;
   v1::TokenizeResponse ids;
   EXPECT_TRUE(inference_->Tokenize(&other, v1::TokenizeRequest(), &ids).ok());
-  EXPECT_EQ(serving_->under_way(), kMost);
+  EXPECT_EQ(core_->under_way(), kMost);
   engine_->hold(false);
   int answered = 0;
   inference::ModelStreamInferResponse response;

@@ -219,7 +219,7 @@ TEST_F(BadMessageTest, AMessageOverTheLimitIsRefused) {
 }
 
 TEST_F(BadMessageTest, APromptOverTheLimitIsRefused) {
-  start({}, {.serving = {.max_prompt_tokens = 10}});
+  start({}, {.core = {.max_prompt_tokens = 10}});
   const grpc::Status status = generate(text_request("12345678901")).status;
   EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(status.error_message(), HasSubstr("at most 10 tokens, got more"));

@@ -45,10 +45,9 @@ TEST_F(RpcConnectionsTest, ReflectionCanBeOff) {
 }
 
 TEST_F(RpcConnectionsTest, AMessageSizeThatGrpcCannotCountIsRefused) {
-  AdmissionQueue queue(1);
   try {
-    Serving serving({}, queue, stats_, metrics_);
-    RpcServer server({.listen = "127.0.0.1:0", .max_message_bytes = int64_t{1} << 31}, serving);
+    ServerCore core({}, std::make_shared<ServedModel>(1), metrics_);
+    RpcServer server({.listen = "127.0.0.1:0", .max_message_bytes = int64_t{1} << 31}, core);
     FAIL() << "takes 2 GiB";
   } catch (const std::runtime_error& error) {
     EXPECT_THAT(error.what(), HasSubstr("max_message_bytes"));
@@ -73,8 +72,8 @@ TEST_F(RpcConnectionsTest, AUnixSocketIsServedWithinTheLimits) {
   const TempDir folder;
   const std::string address = "unix:" + (folder / "socket").string();
   AdmissionQueue queue(8);
-  Serving serving({}, queue, stats_, metrics_);
-  RpcServer server({.listen = address, .max_connections_by_address = 2}, serving);
+  ServerCore core({}, std::make_shared<ServedModel>(1), metrics_);
+  RpcServer server({.listen = address, .max_connections_by_address = 2}, core);
   EXPECT_EQ(server.port(), 0);
   std::vector<std::shared_ptr<grpc::Channel>> channels;
   for (int i = 0; i < 3; ++i) {

@@ -42,7 +42,7 @@ class EndingTest : public RpcFixture {
   }
   bool nothing_left() {
     return eventually([&] {
-      return serving_->under_way() == 0 && queue_->waiting() == 0 && engine_->running() == 0;
+      return core_->under_way() == 0 && queue_->waiting() == 0 && engine_->running() == 0;
     });
   }
 };
@@ -200,7 +200,7 @@ TEST_F(EndingTest, WhoIsRefusedBecauseOfTheLoadIsToldWhenToComeAgain) {
 }
 
 TEST_F(EndingTest, RequestsThatDoNotFitIntoTheirMemoryAreRefused) {
-  start({}, {.serving = {.max_bytes_under_way = 10000}});
+  start({}, {.core = {.max_bytes_under_way = 10000}});
   engine_->hold(true);
   const std::string text(6000, 'x');
   const auto first = open(*inference_, text_request(text));

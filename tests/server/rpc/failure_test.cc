@@ -37,7 +37,7 @@ class FailureTest : public RpcFixture {
     const Generated served = generate(text_request("x"));
     EXPECT_TRUE(served.status.ok()) << served.status.error_message();
     EXPECT_EQ(served.text(), "abc");
-    EXPECT_TRUE(eventually([&] { return serving_->under_way() == 0 && engine_->running() == 0; }));
+    EXPECT_TRUE(eventually([&] { return core_->under_way() == 0 && engine_->running() == 0; }));
   }
 };
 

@@ -83,7 +83,7 @@ TEST_F(ParametersTest, LeftOutAreWhatTheProtocolSays) {
 }
 
 TEST_F(ParametersTest, DefaultOfMaxTokensBowsToTheServersLimit) {
-  start({}, {.serving = {.max_generated_tokens = 10}});
+  start({}, {.core = {.max_generated_tokens = 10}});
   ASSERT_TRUE(generate(text_request("x")).status.ok());
   EXPECT_EQ(engine_->last_request().sampling.max_tokens, 10);
 }

@@ -21,7 +21,7 @@ constexpr int kChunk = 8;
 class ScoreEngineTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    serving_.serve(std::make_shared<FakeTokenizer>(), fake_info());
+    core_.serve(std::make_shared<FakeTokenizer>(), fake_info());
     thread_ = std::thread([this] { engine_.run(); });
   }
   void TearDown() override {
@@ -51,18 +51,18 @@ class ScoreEngineTest : public ::testing::Test {
     return response.final();
   }
 
-  AdmissionQueue queue_{16};
-  EngineStats stats_;
+  const std::shared_ptr<ServedModel> served_ = std::make_shared<ServedModel>(16);
+  AdmissionQueue& queue_ = served_->queue;
   Metrics metrics_;
-  Serving serving_{{}, queue_, stats_, metrics_};
-  RpcServer server_{{.listen = "127.0.0.1:0"}, serving_};
+  ServerCore core_{{}, served_, metrics_};
+  RpcServer server_{{.listen = "127.0.0.1:0"}, core_};
   std::unique_ptr<Backend> backend_ = make_backend("cpu", 1);
   testing::NullModel model_{fake_info().vocab_rows, {.chunk = kChunk}};
   Engine engine_{model_,
                  *backend_,
                  {.rows = fake_info().vocab_rows, .usable = FakeTokenizer::kSize, .eos_ids = {}},
                  queue_,
-                 stats_,
+                 served_->stats,
                  metrics_,
                  {.slots = 3, .rows_per_step = 512, .sessions = {}}};
   std::unique_ptr<v1::Inference::Stub> inference_ = v1::Inference::NewStub(grpc::CreateChannel(

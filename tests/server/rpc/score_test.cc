@@ -113,7 +113,7 @@ TEST_F(ScoreTest, IdsReachTheEngineInPortions) {
 }
 
 TEST_F(ScoreTest, BadInputHasItsCode) {
-  start({}, {.serving = {.max_unbroken_bytes = 1}});
+  start({}, {.core = {.max_unbroken_bytes = 1}});
   v1::ScoreRequest late;
   late.mutable_options();
   v1::ScoreRequest top = text("x");
@@ -203,7 +203,7 @@ TEST_F(ScoreTest, AClientThatDoesNotReadIsNotReadEither) {
   context.TryCancel();
   writer.join();
   EXPECT_EQ(stream->Finish().error_code(), StatusCode::CANCELLED);
-  EXPECT_TRUE(eventually([&] { return serving_->under_way() == 0 && engine_->running() == 0; }));
+  EXPECT_TRUE(eventually([&] { return core_->under_way() == 0 && engine_->running() == 0; }));
 }
 
 TEST_F(ScoreTest, ASlotIsFreedWhateverEndsTheText) {
@@ -251,10 +251,10 @@ TEST_F(ScoreTest, ASlotIsFreedWhateverEndsTheText) {
   {
     grpc::ClientContext context;
     const auto stream = begin(context, "drained");
-    EXPECT_FALSE(serving_->drain(Clock::now()));
+    EXPECT_FALSE(core_->drain(Clock::now()));
     EXPECT_EQ(finish(stream), StatusCode::UNAVAILABLE);
   }
-  EXPECT_TRUE(eventually([&] { return serving_->under_way() == 0; }));
+  EXPECT_TRUE(eventually([&] { return core_->under_way() == 0; }));
 }
 
 TEST_F(ScoreTest, AClientThatLeavesWhileItSendsLeavesNothing) {
@@ -262,10 +262,10 @@ TEST_F(ScoreTest, AClientThatLeavesWhileItSendsLeavesNothing) {
   grpc::ClientContext context;
   const auto stream = inference_->Score(&context);
   ASSERT_TRUE(stream->Write(text("abc")));
-  ASSERT_TRUE(eventually([&] { return serving_->under_way() == 1; }));
+  ASSERT_TRUE(eventually([&] { return core_->under_way() == 1; }));
   context.TryCancel();
   EXPECT_EQ(stream->Finish().error_code(), StatusCode::CANCELLED);
-  EXPECT_TRUE(eventually([&] { return serving_->under_way() == 0; }));
+  EXPECT_TRUE(eventually([&] { return core_->under_way() == 0; }));
 }
 
 TEST_F(ScoreTest, DrainCutsOffAClientThatNeverEndsItsText) {
@@ -278,15 +278,15 @@ TEST_F(ScoreTest, DrainCutsOffAClientThatNeverEndsItsText) {
     grpc::ClientContext context;
     const auto stream = inference_->Score(&context);
     ASSERT_TRUE(stream->Write(text("abc")));
-    ASSERT_TRUE(eventually([&] { return serving_->under_way() == 1; }));
-    serving_->drain(Clock::now());
+    ASSERT_TRUE(eventually([&] { return core_->under_way() == 1; }));
+    core_->drain(Clock::now());
     v1::ScoreResponse response;
     EXPECT_FALSE(stream->Read(&response));
     const grpc::Status status = stream->Finish();
     EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE);
     cut_off = status.error_message().find("going down") != std::string::npos;
     EXPECT_THAT(status.error_message(), HasSubstr(cut_off ? "going down" : "draining"));
-    EXPECT_TRUE(eventually([&] { return serving_->under_way() == 0; }));
+    EXPECT_TRUE(eventually([&] { return core_->under_way() == 0; }));
   }
   EXPECT_TRUE(cut_off);
 }

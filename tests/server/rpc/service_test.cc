@@ -61,7 +61,7 @@ TEST_F(ServiceTest, LoadingIsNotServing) {
   v1::TokenizeResponse tokens;
   EXPECT_EQ(inference_->Tokenize(&third, {}, &tokens).error_code(), StatusCode::UNAVAILABLE);
 
-  serving_->serve(std::make_shared<FakeTokenizer>(), fake_info());
+  core_->serve(std::make_shared<FakeTokenizer>(), fake_info());
   EXPECT_EQ(health(""), kServing);
   EXPECT_EQ(health("recurve.v1.Inference"), kServing);
   EXPECT_EQ(health("recurve.v1.Sessions"), kServing);
@@ -84,9 +84,9 @@ TEST_F(ServiceTest, HealthWatchersHearOfEveryChange) {
     return reader->Read(&response) ? to_string(response) : "closed";
   };
   EXPECT_EQ(next(), kNotServing);
-  serving_->serve(std::make_shared<FakeTokenizer>(), fake_info());
+  core_->serve(std::make_shared<FakeTokenizer>(), fake_info());
   EXPECT_EQ(next(), kServing);
-  EXPECT_TRUE(serving_->drain(Clock::now() + std::chrono::seconds(5)));
+  EXPECT_TRUE(core_->drain(Clock::now() + std::chrono::seconds(5)));
   EXPECT_EQ(next(), kNotServing);
   context.TryCancel();
   reader->Finish();
@@ -97,7 +97,7 @@ TEST_F(ServiceTest, DrainLetsRequestsEndAndRefusesNewOnes) {
   engine_->hold(true);
   std::thread under_way([&] { EXPECT_EQ(generate(text_request("last")).text(), "last"); });
   ASSERT_TRUE(eventually([&] { return queue_->waiting() == 1; }));
-  std::thread drain([&] { EXPECT_TRUE(serving_->drain(Clock::now() + std::chrono::seconds(30))); });
+  std::thread drain([&] { EXPECT_TRUE(core_->drain(Clock::now() + std::chrono::seconds(30))); });
   ASSERT_TRUE(eventually([&] { return server_info().state() == v1::SERVER_STATE_DRAINING; }));
   EXPECT_EQ(health(""), kNotServing);
   const Generated refused = generate(text_request("late"));
@@ -117,22 +117,22 @@ TEST_F(ServiceTest, WhatIsLeftAtTheDrainsDeadlineGetsUnavailable) {
   const auto reader = inference_->Generate(&context, long_request());
   v1::GenerateResponse response;
   ASSERT_TRUE(reader->Read(&response));
-  EXPECT_EQ(serving_->under_way(), 1);
+  EXPECT_EQ(core_->under_way(), 1);
   std::thread read([&] {
     while (reader->Read(&response)) {
     }
   });
-  EXPECT_FALSE(serving_->drain(Clock::now() + std::chrono::milliseconds(50)));
+  EXPECT_FALSE(core_->drain(Clock::now() + std::chrono::milliseconds(50)));
   read.join();
   EXPECT_EQ(reader->Finish().error_code(), StatusCode::UNAVAILABLE);
-  EXPECT_EQ(serving_->under_way(), 0);
+  EXPECT_EQ(core_->under_way(), 0);
 }
 
 TEST_F(ServiceTest, ServeAfterDrainDoesNotServe) {
   serve_ = false;
   start();
-  EXPECT_TRUE(serving_->drain(Clock::now()));
-  serving_->serve(std::make_shared<FakeTokenizer>(), fake_info());
+  EXPECT_TRUE(core_->drain(Clock::now()));
+  core_->serve(std::make_shared<FakeTokenizer>(), fake_info());
   EXPECT_EQ(health(""), kNotServing);
   EXPECT_EQ(generate(text_request("x")).status.error_code(), StatusCode::UNAVAILABLE);
 }
@@ -144,7 +144,7 @@ TEST_F(ServiceTest, ShutdownEndsWhatIsUnderWay) {
   v1::GenerateResponse response;
   ASSERT_TRUE(reader->Read(&response));
   server_->shutdown();  // the client does not read
-  EXPECT_EQ(serving_->under_way(), 0);
+  EXPECT_EQ(core_->under_way(), 0);
   EXPECT_TRUE(eventually([&] { return engine_->running() == 0; }));
   while (reader->Read(&response)) {
   }
@@ -153,8 +153,7 @@ TEST_F(ServiceTest, ShutdownEndsWhatIsUnderWay) {
 
 TEST_F(ServiceTest, DrainRpcTellsItsOwner) {
   std::atomic<double> asked{-1};
-  start({},
-        {.serving = {.drain_seconds = 12, .on_drain = [&](double seconds) { asked = seconds; }}});
+  start({}, {.core = {.drain_seconds = 12, .on_drain = [&](double seconds) { asked = seconds; }}});
   const auto drain = [&](std::optional<double> seconds) {
     v1::DrainRequest request;
     if (seconds) request.set_deadline_seconds(*seconds);
@@ -202,7 +201,7 @@ TEST_F(ServiceTest, ATakenPortIsSaidInASentence) {
   const std::string address = "127.0.0.1:" + std::to_string(server_->port());
   for (const std::string& bad : {address, std::string("no such address")}) {
     try {
-      RpcServer second({.listen = bad}, *serving_);
+      RpcServer second({.listen = bad}, *core_);
       FAIL() << "listens on " << bad;
     } catch (const std::runtime_error& error) {
       EXPECT_THAT(error.what(), HasSubstr("cannot listen on \"" + bad + "\""));
@@ -211,7 +210,7 @@ TEST_F(ServiceTest, ATakenPortIsSaidInASentence) {
 }
 
 TEST_F(ServiceTest, InfoIsWhatWasGiven) {
-  start({}, {.serving = {.version = "1.2.3", .max_prompt_tokens = 77}});
+  start({}, {.core = {.version = "1.2.3", .max_prompt_tokens = 77}});
   v1::ModelInfo model;
   grpc::ClientContext first, second;
   ASSERT_TRUE(control_->GetModelInfo(&first, {}, &model).ok());
@@ -233,9 +232,9 @@ TEST_F(ServiceTest, InfoIsWhatWasGiven) {
   EXPECT_EQ(server.limits().max_stop_strings(), 16);
   EXPECT_GE(server.uptime_seconds(), 0);
 
-  stats_.running = 3;
-  stats_.slots = 8;
-  stats_.sessions_host = 2;
+  served_->stats.running = 3;
+  served_->stats.slots = 8;
+  served_->stats.sessions_host = 2;
   v1::Load load;
   ASSERT_TRUE(control_->GetLoad(&second, {}, &load).ok());
   EXPECT_EQ(load.requests_running(), 3);

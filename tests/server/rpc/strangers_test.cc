@@ -18,7 +18,7 @@ class StrangersTest : public RpcFixture {
  protected:
   void start_with_keys() {
     key_ = add_key((folder_ / "keys.json").string(), "alice", Role::kUser, {});
-    start({}, {.serving = {.keys = std::make_shared<Keyring>((folder_ / "keys.json").string())}});
+    start({}, {.core = {.keys = std::make_shared<Keyring>((folder_ / "keys.json").string())}});
   }
   // Of a call of whose message nothing is sent, with that many seconds for its status.
   grpc::Status status_without_message(const std::string& path, int seconds,

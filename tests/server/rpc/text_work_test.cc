@@ -111,7 +111,7 @@ TEST_F(TextWorkTest, AShortTextPassesLongOnes) {
   start();
   std::vector<std::unique_ptr<Call>> calls;
   for (int i = 0; i < 4; ++i) calls.push_back(call(slow(kLong)));
-  ASSERT_TRUE(eventually([&] { return serving_->under_way() == 4 && gate_->inside() > 0; }));
+  ASSERT_TRUE(eventually([&] { return core_->under_way() == 4 && gate_->inside() > 0; }));
   const auto honest = call(text_request("hello"), 20);
   EXPECT_TRUE(honest->end().ok());
   EXPECT_EQ(gate_->inside(), 1);
@@ -125,7 +125,7 @@ TEST_F(TextWorkTest, WorkUnderWayEndsWithItsClient) {
   ASSERT_TRUE(eventually([&] { return gate_->inside() == 1; }));
   cancelled->context.TryCancel();
   EXPECT_TRUE(eventually([&] { return gate_->inside() == 0; }));
-  EXPECT_TRUE(eventually([&] { return serving_->under_way() == 0; }));
+  EXPECT_TRUE(eventually([&] { return core_->under_way() == 0; }));
   EXPECT_EQ(cancelled->end().error_code(), grpc::StatusCode::CANCELLED);
 }
 
@@ -133,7 +133,7 @@ TEST_F(TextWorkTest, WorkUnderWayEndsWithItsDeadline) {
   start();
   const auto late = call(slow(kLong), 0.3);
   EXPECT_EQ(late->end().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  EXPECT_TRUE(eventually([&] { return serving_->under_way() == 0; }));
+  EXPECT_TRUE(eventually([&] { return core_->under_way() == 0; }));
   EXPECT_EQ(gate_->inside(), 0);
 }
 
@@ -143,10 +143,9 @@ TEST_F(TextWorkTest, WhatWaitsIsNotBegunOnceNobodyWantsIt) {
   ASSERT_TRUE(eventually([&] { return gate_->inside() == 1; }));
   std::vector<std::unique_ptr<Call>> others;
   for (int i = 0; i < 6; ++i) others.push_back(call(slow(kLong)));
-  ASSERT_TRUE(eventually([&] { return serving_->under_way() == 7; }));
+  ASSERT_TRUE(eventually([&] { return core_->under_way() == 7; }));
   for (const auto& one : others) one->context.TryCancel();
-  EXPECT_TRUE(
-      eventually([&] { return serving_->under_way() == 1; }));  // though the first still works
+  EXPECT_TRUE(eventually([&] { return core_->under_way() == 1; }));  // though the first still works
   EXPECT_EQ(gate_->begun(), 1);
   gate_->open();
   EXPECT_TRUE(first->end().ok());
@@ -206,12 +205,12 @@ TEST_F(TextWorkTest, ScoreEndsWithItsClient) {
   ASSERT_TRUE(stream->Write(piece));
   ASSERT_TRUE(eventually([&] { return gate_->inside() == 1; }));
   context.TryCancel();
-  EXPECT_TRUE(eventually([&] { return gate_->inside() == 0 && serving_->under_way() == 0; }));
+  EXPECT_TRUE(eventually([&] { return gate_->inside() == 0 && core_->under_way() == 0; }));
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
 TEST_F(TextWorkTest, ATextOfTooManyTokensIsRefusedWhereTheyAreTooMany) {
-  start({}, {.serving = {.max_prompt_tokens = 100}});
+  start({}, {.core = {.max_prompt_tokens = 100}});
   const auto refused = call(text_request(std::string(101, 'a')));
   const grpc::Status status = refused->end();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
@@ -221,7 +220,7 @@ TEST_F(TextWorkTest, ATextOfTooManyTokensIsRefusedWhereTheyAreTooMany) {
 
 // Long messages cannot fill all the memory that there is for messages.
 TEST_F(TextWorkTest, ThereIsMemoryForAShortMessageBesideLongOnes) {
-  start({}, {.serving = {.max_bytes_under_way = 1 << 20}});
+  start({}, {.core = {.max_bytes_under_way = 1 << 20}});
   std::vector<std::unique_ptr<Call>> calls;
   for (int i = 0; i < 8; ++i) calls.push_back(call(slow(kLong)));
   ASSERT_TRUE(eventually([&] { return gate_->inside() == 1; }));
@@ -233,10 +232,10 @@ TEST_F(TextWorkTest, ThereIsMemoryForAShortMessageBesideLongOnes) {
 
 // The pieces of a Score count as other messages do.
 TEST_F(TextWorkTest, AScoresPiecesTakeFromTheSameMemory) {
-  start({}, {.serving = {.max_bytes_under_way = 1 << 20}});
+  start({}, {.core = {.max_bytes_under_way = 1 << 20}});
   std::vector<std::unique_ptr<Call>> calls;
   for (int i = 0; i < 3; ++i) calls.push_back(call(slow(kLong)));
-  ASSERT_TRUE(eventually([&] { return serving_->under_way() == 3 && gate_->inside() == 1; }));
+  ASSERT_TRUE(eventually([&] { return core_->under_way() == 3 && gate_->inside() == 1; }));
   grpc::ClientContext context;
   const auto stream = inference_->Score(&context);
   v1::ScoreRequest piece;

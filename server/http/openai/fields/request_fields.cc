@@ -206,13 +206,13 @@ Conversation conversation_of(ClientJson& body, size_t bytes) {
 }
 
 Refused read_body(std::string text, const WorkLimits& limits, Resource resource,
-                  const Serving& serving, const std::function<void(ClientJson& body)>& read) {
+                  const ServedModel& model, const std::function<void(ClientJson& body)>& read) {
   try {
     ClientJson body = parse_object(text, limits);
     std::string().swap(text);
     const auto name = string_of(body, "model");  // who names none means the one that there is
     if (name) {
-      if (Refused refused = check_model(*name, serving)) return refused;
+      if (Refused refused = check_model(*name, model)) return refused;
     }
     check_fields(body, resource);
     read(body);

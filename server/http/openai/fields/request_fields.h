@@ -4,7 +4,7 @@
 
 #include "server/http/openai/fields/field_table.h"
 #include "server/request/refusal.h"
-#include "server/serving/serving.h"
+#include "server/serving/server_core.h"
 #include "server/serving/text_request.h"
 #include "server/text/json/client_json.h"
 
@@ -22,7 +22,7 @@ struct OpenAiForm {
 // or none, and without the fields that are refused. Its text is freed before, and `read` may take
 // values out of the object.
 Refused read_body(std::string text, const WorkLimits& limits, Resource resource,
-                  const Serving& serving, const std::function<void(ClientJson& body)>& read);
+                  const ServedModel& model, const std::function<void(ClientJson& body)>& read);
 
 // What all resources say alike: sampling, stops, priority and session, stream and n.
 void read_common(ClientJson& body, TextRequest* asked, OpenAiForm* form);

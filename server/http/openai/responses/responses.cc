@@ -20,11 +20,11 @@ using nlohmann::json;
 using Kind = SessionCommand::Kind;
 
 // Nobody waits for it.
-void close_kept(const Serving& serving, TenantId tenant, const std::string& id) {
-  (void)post(serving.queue, {.kind = Kind::kClose,
-                             .caller = {.tenant = tenant},
-                             .name = kept_name(id),
-                             .done = [](const SessionResult&) {}});
+void close_kept(ServedModel& model, TenantId tenant, const std::string& id) {
+  (void)post(model.queue, {.kind = Kind::kClose,
+                           .caller = {.tenant = tenant},
+                           .name = kept_name(id),
+                           .done = [](const SessionResult&) {}});
 }
 
 Refusal unknown(const std::string& id, const char* field = "") {
@@ -72,8 +72,8 @@ json or_default(const ClientJson& body, const char* field, json otherwise) {
 
 }  // namespace
 
-Responses::Responses(Serving& serving, ResponseStore& store, const HttpRequest& request)
-    : serving_(serving),
+Responses::Responses(ServerCore& core, ResponseStore& store, const HttpRequest& request)
+    : core_(core),
       store_(store),
       caller_(request.caller),
       session_(request.session),
@@ -111,7 +111,7 @@ Refused Responses::read(std::string text, const WorkLimits& limits,
     previous = string_of(body, "previous_response_id");
     read_fields(body, bytes);
   };
-  Refused refused = read_body(std::move(text), limits, Resource::kResponses, serving_, read);
+  Refused refused = read_body(std::move(text), limits, Resource::kResponses, *model_, read);
   if (!refused && previous) refused = read_previous(*previous);
   if (!refused) refused = choose_prompt(limits, &to);
   return refused;
@@ -142,7 +142,7 @@ void Responses::read_fields(ClientJson& body, size_t bytes) {
 }
 
 Refused Responses::read_previous(const std::string& id) {
-  previous_ = store_.find(caller_.tenant, id, serving_.info.default_ttl_seconds);
+  previous_ = store_.find(caller_.tenant, id, model_->info.default_ttl_seconds);
   if (previous_ == nullptr) return unknown(id, "previous_response_id");
   const int64_t bytes = previous_->turn->bytes_of_all(), most = store_.most_bytes_of_turns();
   if (!stores_ || bytes <= most) return {};
@@ -171,7 +171,7 @@ Refused Responses::choose_prompt(const WorkLimits& limits, TextRequest* asked) {
 bool Responses::session_can(Conversation messages, bool begin, const WorkLimits& limits) const {
   ParsedRequest parsed;
   TextRequest asked{.prompt = std::move(messages), .session = id_, .prefix = PrefixWish::kOff};
-  if (validate(std::move(asked), serving_.rules, limits, &parsed)) return false;
+  if (validate(std::move(asked), model_->text, limits, &parsed)) return false;
   const Request& request = parsed.request;
   if (begin) return request.prompt.refusal.empty();
   return request.continued_prompt && request.continued_prompt->refusal.empty();
@@ -212,9 +212,10 @@ void Responses::make_session(Go go) {
     command.other = kept_name(id_);
   }
   command.done = [this, go](SessionResult result) {
-    serving_.delivery.post([this, go, result = std::move(result)] { session_made(result, go); });
+    core_.delivery_threads.post(
+        [this, go, result = std::move(result)] { session_made(result, go); });
   };
-  if (const Refused refused = post(serving_.queue, std::move(command))) go(refused);
+  if (const Refused refused = post(model_->queue, std::move(command))) go(refused);
 }
 
 // Where there is no room, older responses go; where the other's state has gone, its messages do.
@@ -233,7 +234,7 @@ void Responses::session_made(const SessionResult& result, Go go) {
   if (row_of(result.reason).code == Code::kResourceExhausted) {
     const auto spared = goes_on_ ? previous_->id : std::string();
     if (const auto oldest = store_.erase_oldest(caller_.tenant, spared)) {
-      close_kept(serving_, caller_.tenant, *oldest);
+      close_kept(*model_, caller_.tenant, *oldest);
       return make_session(std::move(go));
     }
     return go(Refusal{.reason = EndReason::kExhausted,
@@ -268,7 +269,7 @@ std::string Responses::write(const AnswerDelta& delta) {
   generated_ += static_cast<int64_t>(delta.tokens.size());
   json fresh = json::array();
   for (const SampledToken& token : delta.tokens) {
-    if (delta.logprobs) fresh.push_back(chat_logprob(token, *serving_.rules.tokenizer));
+    if (delta.logprobs) fresh.push_back(chat_logprob(token, *model_->text.tokenizer));
   }
   std::string events = items_.add_text(delta.text, std::move(fresh));
   for (const ToolCallPart& call : delta.calls) events += items_.add_call(call);
@@ -323,7 +324,7 @@ json Responses::object() const {
   object["id"] = id_;
   object["object"] = "response";
   object["created_at"] = static_cast<int64_t>(created_);
-  object["model"] = serving_.info.model_name;
+  object["model"] = model_->info.model_name;
   object["status"] = status;
   object["background"] = false;
   object["error"] = nullptr;
@@ -348,31 +349,31 @@ void Responses::keep() {
   const auto gone = store_.put(
       caller_.tenant, owner,
       {.id = id_, .object = object(), .turn = std::move(turn), .definition = definition_});
-  for (const auto& [tenant, id] : gone) close_kept(serving_, tenant, id);
+  for (const auto& [tenant, id] : gone) close_kept(*model_, tenant, id);
 }
 
 void Responses::ended(bool complete) {
   if (!has_session_ || (complete && kept_)) return;
   store_.erase(caller_.tenant, id_);
-  close_kept(serving_, caller_.tenant, id_);
+  close_kept(*model_, caller_.tenant, id_);
 }
 
 // What is kept.
 
-Refused find_response(const HttpRequest& request, const Serving& serving, ResponseStore& store,
+Refused find_response(const HttpRequest& request, ServedModel& model, ResponseStore& store,
                       json* object) {
   const std::string& id = request.names.front();
-  const auto found = store.find(request.caller.tenant, id, serving.info.default_ttl_seconds);
+  const auto found = store.find(request.caller.tenant, id, model.info.default_ttl_seconds);
   if (found == nullptr) return unknown(id);
   *object = found->object;
   return {};
 }
 
-Refused delete_response(const HttpRequest& request, const Serving& serving, ResponseStore& store,
+Refused delete_response(const HttpRequest& request, ServedModel& model, ResponseStore& store,
                         json* object) {
   const std::string& id = request.names.front();
   if (!store.erase(request.caller.tenant, id)) return unknown(id);
-  close_kept(serving, request.caller.tenant, id);
+  close_kept(model, request.caller.tenant, id);
   *object = {{"id", id}, {"object", "response"}, {"deleted", true}};
   return {};
 }

@@ -12,7 +12,7 @@
 #include "server/http/openai/fields/request_fields.h"
 #include "server/http/openai/responses/response_items.h"
 #include "server/http/openai/responses/response_store.h"
-#include "server/serving/serving.h"
+#include "server/serving/server_core.h"
 
 namespace recurve {
 
@@ -26,7 +26,7 @@ namespace recurve {
 class Responses final : public AnswerDialect {
  public:
   // The first two outlive it.
-  Responses(Serving& serving, ResponseStore& store, const HttpRequest& request);
+  Responses(ServerCore& core, ResponseStore& store, const HttpRequest& request);
 
   Refused read(std::string text, const WorkLimits& limits,
                std::vector<TextRequest>* asked) override;
@@ -63,7 +63,8 @@ class Responses final : public AnswerDialect {
   nlohmann::json usage() const;
   void keep();
 
-  Serving& serving_;
+  ServerCore& core_;
+  const std::shared_ptr<ServedModel> model_ = core_.model();
   ResponseStore& store_;
   const Identity caller_;
   const std::string session_;  // that the header names, which none can
@@ -94,9 +95,9 @@ class Responses final : public AnswerDialect {
 };
 
 // GET and DELETE /v1/responses/ID.
-Refused find_response(const HttpRequest& request, const Serving& serving, ResponseStore& store,
+Refused find_response(const HttpRequest& request, ServedModel& model, ResponseStore& store,
                       nlohmann::json* object);
-Refused delete_response(const HttpRequest& request, const Serving& serving, ResponseStore& store,
+Refused delete_response(const HttpRequest& request, ServedModel& model, ResponseStore& store,
                         nlohmann::json* object);
 
 }  // namespace recurve

@@ -16,11 +16,11 @@
 namespace recurve::testing {
 
 // The least that a door can be: events go to a list, at once, or not while it is held. The
-// test is the client. Base: AnswerDoor or ScoreDoor; Event: what it sends.
+// test is the client. Base: AnswerSink or ScoreSink; Event: what it sends.
 template <typename Base, typename Event>
-class FakeDoorOf : public Base {
+class FakeSinkOf : public Base {
  public:
-  explicit FakeDoorOf(bool held) : held_(held) {}
+  explicit FakeSinkOf(bool held) : held_(held) {}
   std::optional<Clock::time_point> deadline() const override { return deadline_; }
   std::string peer() const override { return "test"; }
   CallOrigin origin() const override { return origin_; }
@@ -123,21 +123,21 @@ class FakeDoorOf : public Base {
 };
 
 // A client that asks for an answer.
-class FakeDoor final : public FakeDoorOf<AnswerDoor, AnswerEvent> {
+class FakeSink final : public FakeSinkOf<AnswerSink, AnswerEvent> {
  public:
   struct Options {
     std::optional<Clock::duration> timeout = {};
     bool held = false;  // from the beginning
     CallOrigin origin = {};
   };
-  FakeDoor(Serving& serving, TextRequest asked) : FakeDoor(serving, std::move(asked), Options()) {}
-  FakeDoor(Serving& serving, TextRequest asked, const Options& options)
-      : FakeDoorOf(options.held), asked_(std::move(asked)) {
+  FakeSink(ServerCore& core, TextRequest asked) : FakeSink(core, std::move(asked), Options()) {}
+  FakeSink(ServerCore& core, TextRequest asked, const Options& options)
+      : FakeSinkOf(options.held), asked_(std::move(asked)) {
     origin_ = options.origin;
     if (options.timeout) deadline_ = Clock::now() + *options.timeout;
     const Identity caller = asked_.caller;
     const std::string id = asked_.id;
-    open(new Generation(serving, *this), caller, id);
+    open(new Generation(core, *this), caller, id);
   }
 
   Refused read(TextRequest* asked) override {
@@ -167,12 +167,12 @@ class FakeDoor final : public FakeDoorOf<AnswerDoor, AnswerEvent> {
 };
 
 // A client that sends a text to be scored, piece by piece.
-class FakeScoreDoor final : public FakeDoorOf<ScoreDoor, ScoreEvent> {
+class FakeScoreSink final : public FakeSinkOf<ScoreSink, ScoreEvent> {
  public:
-  FakeScoreDoor(Serving& serving, std::vector<ScorePiece> pieces)
-      : FakeDoorOf(/*held=*/false),
+  FakeScoreSink(ServerCore& core, std::vector<ScorePiece> pieces)
+      : FakeSinkOf(/*held=*/false),
         pieces_(std::make_move_iterator(pieces.begin()), std::make_move_iterator(pieces.end())) {
-    open(new Scoring(serving, *this), kAnyone);
+    open(new Scoring(core, *this), kAnyone);
   }
 
   void ask() override {

@@ -6,25 +6,19 @@
 #include <mutex>
 #include <string>
 
-#include "server/constraint/constraint_library.h"
 #include "server/observe/metrics.h"
 #include "server/observe/tracer.h"
-#include "server/request/admission_queue.h"
 #include "server/request/byte_budget.h"
 #include "server/request/call_registry.h"
-#include "server/request/engine_stats.h"
 #include "server/request/executor.h"
 #include "server/request/refusal.h"
-#include "server/request/serving_info.h"
 #include "server/request/tenant_meter.h"
 #include "server/serving/access.h"
-#include "server/serving/validate.h"
+#include "server/serving/served_model.h"
 
 namespace recurve {
 
-class ConstraintCompiler;
-
-struct ServingOptions {
+struct ServerCoreOptions {
   std::string version = "unknown";
   int delivery_threads = 2;   // detokenise and write
   int text_threads = 2;       // check and tokenise prompts
@@ -52,27 +46,28 @@ struct ServingOptions {
   std::function<void(const char* what)> on_failure = {};
 };
 
-// What all doors share: what is served, by which rules, and what is under way. Outlives the doors,
-// the engine, and all calls.
+// The process, as all frontends share it: access control, calls under way, budgets, threads for
+// text and delivery, metrics and traces. What belongs to one model is in ServedModel. Outlives the
+// frontends, the engine, and all calls.
 //
-//   Serving serving(options, queue, stats, metrics);
-//   RpcServer rpc(..., serving);             // listens; everything is refused
-//   serving.serve(tokenizer, info, chat);    // the engine runs
-//   serving.drain(deadline);                 // waits
+//   ServerCore core(options, model, metrics);
+//   RpcServer rpc(..., core);             // listens; everything is refused
+//   core.serve(tokenizer, info, chat);    // the engine runs
+//   core.drain(deadline);                 // waits
 //   rpc.shutdown();
 //
 // The engine has to run until all doors are shut: each request handed to it gets its ending.
 // All methods may be called from any thread, serve() once.
-class Serving {
+class ServerCore {
  public:
   enum class State { kLoading, kServing, kDraining };
 
-  // All references outlive it.
-  Serving(ServingOptions options_, AdmissionQueue& queue_, const EngineStats& stats_,
-          Metrics& metrics_);
-  ~Serving();
+  // `metrics_` outlives it.
+  ServerCore(ServerCoreOptions options_, std::shared_ptr<ServedModel> model, Metrics& metrics_);
 
-  // From loading to serving.
+  // The model to which a request goes, loaded or not. The request holds it until it ends.
+  const std::shared_ptr<ServedModel>& model() const { return model_; }
+  // Loads the model's text part, and goes from loading to serving.
   void serve(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo info, Chat chat = {});
   // New requests are refused from now on.
   void stop_serving();
@@ -100,7 +95,6 @@ class Serving {
   void forget_listener(const void* owner);
 
   State state() const { return state_; }
-  bool loaded() const { return loaded_; }  // `info` and `rules` are set
   // kUnavailable unless serving.
   Refused availability() const;
   // Counts a refusal, and says when the client may come again where the server is full: when the
@@ -109,23 +103,21 @@ class Serving {
   // What a client sets going that drains the server, once it has its answer. There is an on_drain.
   void drain_for_client(double seconds);
 
-  const ServingOptions options;
-  AdmissionQueue& queue;
-  const EngineStats& stats;
+  // Of the work on one text.
+  WorkLimits limits(const std::atomic<bool>* unwanted) const {
+    return {.unwanted = unwanted, .most_tokens = static_cast<size_t>(options.max_prompt_tokens)};
+  }
+
+  const ServerCoreOptions options;
   Metrics& metrics;
   const Clock::time_point started = Clock::now();
-  ServingInfo info;                                 // once loaded()
-  RequestRules rules;                               // once loaded()
-  std::unique_ptr<ConstraintCompiler> constraints;  // once loaded()
 
  private:
   void tell_listeners();
   bool is_shared(const Identity& caller) const { return access.has_keys() || caller.visitor != 0; }
-  TokenTexts token_texts() const;
-  std::unique_ptr<ConstraintCompiler> make_compiler();
 
+  const std::shared_ptr<ServedModel> model_;
   std::atomic<State> state_{State::kLoading};
-  std::atomic<bool> loaded_{false};
   std::atomic<bool> durable_{true};
   std::mutex mutex_;                                  // of the listeners, and while they are called
   std::map<const void*, ServingListener> listeners_;  // by owner
@@ -136,8 +128,8 @@ class Serving {
   CallRegistry registry;
   ByteBudget message_bytes;   // of requests under way
   ByteBudget gathered_bytes;  // of answers under way that are gathered before they are sent
-  Executor text;              // checks and tokenises what may be long
-  Executor delivery;          // everything that streams
+  Executor text_threads;      // validate and tokenize what may be long
+  Executor delivery_threads;  // everything that streams
 };
 
 }  // namespace recurve

@@ -1,7 +1,5 @@
 // The whole way of a request without a protocol: text, checks, chat template, tokens, queue,
 // engine, token stream, text and stop strings, events.
-#include "tests/support/fake_door.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,9 +12,10 @@
 #include "server/engine/engine.h"
 #include "server/serving/session_rules.h"
 #include "tests/support/engine/null_model.h"
+#include "tests/support/fake_frontend.h"
 #include "tests/support/fake_tokenizer.h"
 
-namespace recurve::testing::fake_door_test {
+namespace recurve::testing::frontend_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -26,10 +25,10 @@ using Kind = SessionCommand::Kind;
 constexpr int32_t kBos = FakeTokenizer::kBos, kEos = FakeTokenizer::kEos;
 constexpr Identity kOther{.tenant = kAnyone.tenant + 1, .tenant_name = "other"};
 
-class FakeDoorTest : public ::testing::Test {
+class FrontendTest : public ::testing::Test {
  protected:
   void TearDown() override {
-    serving_.drain(Clock::now());
+    core_.drain(Clock::now());
     engine_.abandon();
     if (engine_thread_.joinable()) engine_thread_.join();
   }
@@ -39,12 +38,12 @@ class FakeDoorTest : public ::testing::Test {
                   jinja::Template::Variables{}),
               .exists = true,
               .problem = ""};
-    serving_.serve(tokenizer_,
-                   {.model_name = "null",
-                    .vocab_rows = tokenizer_->size(),
-                    .tokens = {.bos = kBos, .eos = {kEos}},
-                    .slots = kSlots},
-                   std::move(chat));
+    core_.serve(tokenizer_,
+                {.model_name = "null",
+                 .vocab_rows = tokenizer_->size(),
+                 .tokens = {.bos = kBos, .eos = {kEos}},
+                 .slots = kSlots},
+                std::move(chat));
     engine_thread_ = std::thread([this] { engine_.run(); });
   }
 
@@ -55,8 +54,8 @@ class FakeDoorTest : public ::testing::Test {
     for (int32_t id = 'a'; id <= 'z'; ++id) asked.sampling.allowed_ids.push_back(id);
     return asked;
   }
-  std::unique_ptr<FakeDoor> ask(TextRequest asked) {
-    auto door = std::make_unique<FakeDoor>(serving_, std::move(asked));
+  std::unique_ptr<FakeSink> ask(TextRequest asked) {
+    auto door = std::make_unique<FakeSink>(core_, std::move(asked));
     EXPECT_TRUE(door->wait_for_end());
     return door;
   }
@@ -76,20 +75,20 @@ class FakeDoorTest : public ::testing::Test {
   std::unique_ptr<Backend> backend_ = make_backend("reference");
   NullModel model_{FakeTokenizer::kSize};
   Metrics metrics_;
-  EngineStats stats_;
-  AdmissionQueue queue_{2};
-  Serving serving_{{}, queue_, stats_, metrics_};
+  const std::shared_ptr<ServedModel> served_ = std::make_shared<ServedModel>(2);
+  AdmissionQueue& queue_ = served_->queue;
+  ServerCore core_{{}, served_, metrics_};
   Engine engine_{model_,
                  *backend_,
                  {.rows = FakeTokenizer::kSize, .usable = FakeTokenizer::kSize, .eos_ids = {kEos}},
                  queue_,
-                 stats_,
+                 served_->stats,
                  metrics_,
                  {.slots = kSlots, .sessions = {.host_bytes = 1 << 20}}};
   std::thread engine_thread_;
 };
 
-TEST_F(FakeDoorTest, ATextGetsItsAnswer) {
+TEST_F(FrontendTest, ATextGetsItsAnswer) {
   start();
   TextRequest asked = request("ab");
   asked.logprobs = 1;
@@ -109,7 +108,7 @@ TEST_F(FakeDoorTest, ATextGetsItsAnswer) {
   EXPECT_EQ(door->last().usage.generated_tokens, 30);
 }
 
-TEST_F(FakeDoorTest, MessagesAreWrittenByTheTemplate) {
+TEST_F(FrontendTest, MessagesAreWrittenByTheTemplate) {
   start();
   TextRequest chat = request("");
   chat.prompt = Conversation{.messages = {{.role = "user", .content = "hi"}}};
@@ -120,7 +119,7 @@ TEST_F(FakeDoorTest, MessagesAreWrittenByTheTemplate) {
   EXPECT_NE(ask(chat)->ids(), ask(spelled)->ids()) << "or the test says nothing";
 }
 
-TEST_F(FakeDoorTest, AStopStringEndsTheTextInFrontOfIt) {
+TEST_F(FrontendTest, AStopStringEndsTheTextInFrontOfIt) {
   start();
   const std::string whole = ask(request("stop"))->text();
   TextRequest asked = request("stop");
@@ -131,7 +130,7 @@ TEST_F(FakeDoorTest, AStopStringEndsTheTextInFrontOfIt) {
   EXPECT_EQ(door->last().choices[0].stop_string, asked.stop_strings[0]);
 }
 
-TEST_F(FakeDoorTest, ASessionGoesOnWhereItsTextEnded) {
+TEST_F(FrontendTest, ASessionGoesOnWhereItsTextEnded) {
   start();
   ASSERT_EQ(command({.kind = Kind::kOpen, .name = "s"}).reason, EndReason::kDone);
   TextRequest asked = request("once", 5);
@@ -142,7 +141,7 @@ TEST_F(FakeDoorTest, ASessionGoesOnWhereItsTextEnded) {
   EXPECT_EQ(door->accepted().prompt_tokens, 1 + 4) << "the pending token, and no BOS";
 }
 
-TEST_F(FakeDoorTest, ChoicesComeSideBySide) {
+TEST_F(FrontendTest, ChoicesComeSideBySide) {
   start();
   TextRequest asked = request("n");
   asked.choices = 3;
@@ -156,10 +155,10 @@ TEST_F(FakeDoorTest, ChoicesComeSideBySide) {
 }
 
 // What comes while a client reads slowly gathers in one event.
-TEST_F(FakeDoorTest, ASlowClientGetsMoreAtOnce) {
+TEST_F(FrontendTest, ASlowClientGetsMoreAtOnce) {
   start();
-  FakeDoor door(serving_, request("slow", 2000), {.held = true});
-  while (stats_.generated_tokens < 2000) std::this_thread::yield();
+  FakeSink door(core_, request("slow", 2000), {.held = true});
+  while (served_->stats.generated_tokens < 2000) std::this_thread::yield();
   door.let_go();
   ASSERT_TRUE(door.wait_for_end());
   // Those that came with the acceptance, and all others.
@@ -168,35 +167,35 @@ TEST_F(FakeDoorTest, ASlowClientGetsMoreAtOnce) {
   EXPECT_EQ(door.text().size(), 2000u);
 }
 
-TEST_F(FakeDoorTest, AClientThatLeavesEndsItsRequest) {
+TEST_F(FrontendTest, AClientThatLeavesEndsItsRequest) {
   start();
-  FakeDoor door(serving_, request("long", 1 << 19));
+  FakeSink door(core_, request("long", 1 << 19));
   ASSERT_TRUE(door.wait_for(2));
   door.leave();
   ASSERT_TRUE(door.wait_for_end());
   ASSERT_TRUE(door.refusal());
   EXPECT_EQ(door.refusal()->row().code, Code::kCancelled);
-  EXPECT_TRUE(serving_.registry.wait_until_empty(Clock::now() + std::chrono::minutes(1)));
+  EXPECT_TRUE(core_.registry.wait_until_empty(Clock::now() + std::chrono::minutes(1)));
 }
 
-TEST_F(FakeDoorTest, AnAbortFindsTheRequestsOfItsTenant) {
+TEST_F(FrontendTest, AnAbortFindsTheRequestsOfItsTenant) {
   start();
   TextRequest asked = request("long", 1 << 19);
   asked.id = "same";
-  FakeDoor mine(serving_, asked);
+  FakeSink mine(core_, asked);
   asked.caller = kOther;
-  FakeDoor others(serving_, asked);
+  FakeSink others(core_, asked);
   ASSERT_TRUE(mine.wait_for(1) && others.wait_for(1));
-  EXPECT_TRUE(serving_.registry.abort(kOther.tenant, "same"));
+  EXPECT_TRUE(core_.registry.abort(kOther.tenant, "same"));
   ASSERT_TRUE(others.wait_for_end());
   EXPECT_EQ(others.refusal()->row().code, Code::kCancelled);
   asked.caller = kAnyone;
   EXPECT_EQ(refusal(asked).row().code, Code::kAlreadyExists);
-  EXPECT_TRUE(serving_.registry.abort(kAnyone.tenant, "same"));
+  EXPECT_TRUE(core_.registry.abort(kAnyone.tenant, "same"));
   ASSERT_TRUE(mine.wait_for_end());
 }
 
-TEST_F(FakeDoorTest, ATenantHasItsOwnSessions) {
+TEST_F(FrontendTest, ATenantHasItsOwnSessions) {
   start();
   command({.kind = Kind::kOpen, .name = "s"});
   TextRequest asked = request("x", 3);
@@ -206,14 +205,14 @@ TEST_F(FakeDoorTest, ATenantHasItsOwnSessions) {
   EXPECT_EQ(refusal(asked).row().code, Code::kNotFound);
 }
 
-TEST_F(FakeDoorTest, ADeadlineEndsIt) {
+TEST_F(FrontendTest, ADeadlineEndsIt) {
   start();
-  FakeDoor door(serving_, request("long", 1 << 19), {.timeout = std::chrono::milliseconds(50)});
+  FakeSink door(core_, request("long", 1 << 19), {.timeout = std::chrono::milliseconds(50)});
   ASSERT_TRUE(door.wait_for_end());
   EXPECT_EQ(door.refusal()->row().code, Code::kDeadlineExceeded);
 }
 
-TEST_F(FakeDoorTest, RefusalsSayTheirMeaningAndTheField) {
+TEST_F(FrontendTest, RefusalsSayTheirMeaningAndTheField) {
   const Refusal loading = refusal(request("x"));
   EXPECT_EQ(loading.row().code, Code::kUnavailable);
   start();
@@ -241,15 +240,15 @@ TEST_F(FakeDoorTest, RefusalsSayTheirMeaningAndTheField) {
   expect(asked, Code::kInvalidArgument, "n");
 }
 
-TEST_F(FakeDoorTest, AFullServerSaysWhenToComeAgain) {
+TEST_F(FrontendTest, AFullServerSaysWhenToComeAgain) {
   start();
-  std::vector<std::unique_ptr<FakeDoor>> doors;
+  std::vector<std::unique_ptr<FakeSink>> doors;
   for (int i = 0; i < kSlots; ++i) {
-    doors.push_back(std::make_unique<FakeDoor>(serving_, request("run", 1 << 19)));
+    doors.push_back(std::make_unique<FakeSink>(core_, request("run", 1 << 19)));
     ASSERT_TRUE(doors.back()->wait_for(1));
   }
   for (int i = 0; i < queue_.max_waiting(); ++i) {
-    doors.push_back(std::make_unique<FakeDoor>(serving_, request("wait", 1 << 19)));
+    doors.push_back(std::make_unique<FakeSink>(core_, request("wait", 1 << 19)));
     ASSERT_TRUE(doors.back()->wait_for(1));
   }
   const Refusal full = refusal(request("one too many"));
@@ -260,11 +259,11 @@ TEST_F(FakeDoorTest, AFullServerSaysWhenToComeAgain) {
   for (const auto& door : doors) EXPECT_TRUE(door->wait_for_end());
 }
 
-TEST_F(FakeDoorTest, ATextIsScoredPieceByPiece) {
+TEST_F(FrontendTest, ATextIsScoredPieceByPiece) {
   start();
-  FakeScoreDoor door(serving_, {{.options = ScoreOptions{.top = 1}, .content = "on"},
-                                {.content = "ce upon"},
-                                {.content = " a time"}});
+  FakeScoreSink door(core_, {{.options = ScoreOptions{.top = 1}, .content = "on"},
+                             {.content = "ce upon"},
+                             {.content = " a time"}});
   ASSERT_TRUE(door.wait_for_end());
   ASSERT_FALSE(door.refusal()) << door.refusal()->message;
   const auto& last = std::get<ScoreEnd>(door.events().back());
@@ -279,9 +278,9 @@ TEST_F(FakeDoorTest, ATextIsScoredPieceByPiece) {
   }
   EXPECT_EQ(last.sum_logprob, sum);
 
-  FakeScoreDoor mixed(serving_, {{.content = "a"}, {.content = std::vector<int32_t>{1}}});
+  FakeScoreSink mixed(core_, {{.content = "a"}, {.content = std::vector<int32_t>{1}}});
   ASSERT_TRUE(mixed.wait_for_end());
   EXPECT_EQ(mixed.refusal()->field, "piece");
 }
 
-}  // namespace recurve::testing::fake_door_test
+}  // namespace recurve::testing::frontend_test

@@ -18,7 +18,7 @@ struct CallOrigin {
 // One call's end at its client: what a protocol makes of it. Called on the call's strand, by one
 // thread at a time, unless it says otherwise. A door tells its call what happens to the client: see
 // ServedCall.
-class Door {
+class ResponseSink {
  public:
   // What is known of the call as it comes.
   virtual std::optional<Clock::time_point> deadline() const = 0;  // empty: none
@@ -46,7 +46,7 @@ class Door {
   virtual void released() = 0;
 
  protected:
-  ~Door() = default;
+  ~ResponseSink() = default;
 };
 
 }  // namespace recurve

@@ -1,0 +1,78 @@
+#include "server/serving/served_model.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "server/constraint/compiler.h"
+#include "server/observe/metrics.h"
+#include "server/serving/chat_prompt.h"
+#include "server/serving/gathered_answer.h"
+
+namespace recurve {
+namespace {
+
+TokenTexts token_texts(const ModelText& text) {
+  TokenTexts texts;
+  for (int32_t id = 0; id < text.vocab.usable; ++id) {
+    const bool special = text.tokenizer->is_special(id);
+    texts.emplace_back(special ? std::string_view() : text.tokenizer->token_bytes(id));
+  }
+  return texts;
+}
+
+CompileReports reports_to(Metrics& metrics) {
+  return {
+      .counts =
+          [&metrics](const CompileCounts& counts) {
+            metrics.set_constraints({.compiled = counts.compiled,
+                                     .from_cache = counts.from_cache,
+                                     .refused = counts.refused,
+                                     .given_up = counts.given_up,
+                                     .turned_away = counts.turned_away,
+                                     .waiting = counts.waiting,
+                                     .cached_bytes = static_cast<int64_t>(counts.cached_bytes)});
+          },
+      .compiled = [&metrics](double seconds) { metrics.observe_constraint(seconds); }};
+}
+
+}  // namespace
+
+ServedModel::ServedModel(int max_queue) : queue(max_queue) {}
+ServedModel::~ServedModel() = default;
+
+void ServedModel::load(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo served, Chat chat,
+                       int64_t max_prompt_tokens, int32_t max_generated_tokens, Metrics& metrics) {
+  info = std::move(served);
+  text.vocab = {.rows = info.vocab_rows,
+                .usable = std::min(tokenizer->size(), info.vocab_rows),
+                .eos_ids = info.tokens.eos};
+  text.answer_end = find_answer_end(chat, *tokenizer);
+  text.chat = std::move(chat);
+  text.tokenizer = std::move(tokenizer);
+  text.tools = tool_rules_of(text);
+  text.longest = longest_tokens(*text.tokenizer, text.vocab.usable);
+  text.tokens = info.tokens;
+  text.max_prompt_tokens = max_prompt_tokens;
+  text.max_generated_tokens = max_generated_tokens;
+  text.max_choices = info.slots;
+  constraints = std::make_unique<ConstraintCompiler>([this] { return token_texts(text); },
+                                                     CompileLimits(), reports_to(metrics));
+  loaded_ = true;
+}
+
+void ServedModel::start_engine(std::function<void()> run) {
+  engine_thread_ = std::thread([run = std::move(run)] {
+    pthread_setname_np(pthread_self(), "engine");
+    run();
+  });
+}
+
+void ServedModel::stop_engine() {
+  queue.close();
+  engine_thread_.join();
+}
+
+}  // namespace recurve
