@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy
 
 MAGIC = b"RCRVSTAT"
-VERSION, OLDEST = 2, 1
-PART = 1 << 16  # bytes of data that a checksum is of in version 1
+VERSION, OLDEST = 3, 2
+PAGE_TOKENS = 64
 ITEM_BYTES = {"F32": 4, "BF16": 2, "I64": 8, "I32": 4}
 
 
@@ -25,8 +25,8 @@ ITEM_BYTES = {"F32": 4, "BF16": 2, "I64": 8, "I32": 4}
 class State:
     """A written state: its header, as JSON has it, and its arrays in order, as float32 or integers.
 
-    arrays: {(name, layer): numpy array of the shape that the header says}
-    pieces: {name: bytes}, what it is divided into; {} of version 1, which has none
+    arrays: {(name, layer): numpy array of the shape that the header says, with tokens in front if it grows with them}
+    pieces: {name: bytes}, what it is divided into
     """
 
     header: dict
@@ -49,36 +49,28 @@ def read_state(path):
     version, header_bytes, data_bytes, header_sum = struct.unpack_from("<IIQQ", raw, 8)
     if version > VERSION:
         raise ValueError(f"{path} is written in version {version}, and this program reads up to version {VERSION}")
+    if version == 0:
+        raise ValueError(f"{path} is damaged: unknown version 0")
     if version < OLDEST:
-        raise ValueError(f"{path} is damaged: unknown version {version}")
+        raise ValueError(f"{path} is written in version {version}, and this program reads from version {OLDEST} on")
     data_begin = 32 + header_bytes
-    sums_bytes = 8 * math.ceil(data_bytes / PART) + 8 if version == 1 else 0
-    if len(raw) != data_begin + data_bytes + sums_bytes:
+    if len(raw) != data_begin + data_bytes:
         raise ValueError(f"{path} has {len(raw)} bytes, which is not the length in its header")
     if checksum(raw[:24] + raw[32:data_begin]) != header_sum:
         raise ValueError(f"{path} is damaged: its header is not what was written")
     header = json.loads(raw[32:data_begin])
-    data = raw[data_begin : data_begin + data_bytes]
-    if version == 1:
-        check_parts(path, data, raw[data_begin + data_bytes :])
-        return State(header, dict(arrays_of(header["arrays"], data)), {}, version)
-    pieces = pieces_of(path, header, data)
+    pieces = pieces_of(path, header, raw[data_begin:])
     arrays = {}
     for name, piece in pieces.items():
         arrays |= dict(arrays_of([entry for entry in header["arrays"] if entry["piece"] == name], piece))
+    growing = [entry for entry in header["arrays"] if entry.get("growth") == "token"]
+    arrays |= dict(rows_of(growing, pieces, header["position"]))
     sizes = {name: len(piece) for name, piece in pieces.items()}
     return State(header, arrays, sizes, version)
 
 
-def check_parts(path, data, sums):
-    """The checksums of version 1: of each part of the data, and of those."""
-    found = b"".join(struct.pack("<Q", checksum(data[at : at + PART])) for at in range(0, len(data), PART))
-    if found != sums[:-8] or checksum(sums[:-8]) != struct.unpack("<Q", sums[-8:])[0]:
-        raise ValueError(f"{path} is damaged: its data is not what was written")
-
-
 def pieces_of(path, header, data):
-    """{name: its bytes} of version 2, each checked."""
+    """{name: its bytes}, each checked."""
     pieces, at = {}, 0
     for entry in header["pieces"]:
         piece = data[at : at + entry["bytes"]]
@@ -99,6 +91,17 @@ def arrays_of(entries, data):
         part = data[at : at + count * ITEM_BYTES[entry["dtype"]]]
         at += len(part)
         yield (entry["name"], entry["layer"]), numbers(part, entry["dtype"]).reshape(entry["shape"])
+
+
+def rows_of(entries, pieces, tokens):
+    """Yields ((name, layer), array) for each array that has a row a token, from all pages."""
+    in_page = [entry | {"shape": [PAGE_TOKENS, *entry["shape"]]} for entry in entries]
+    count = math.ceil(tokens / PAGE_TOKENS) if entries else 0
+    pages = [dict(arrays_of(in_page, pieces[f"page {page}"])) for page in range(count)]
+    for entry in entries:
+        key = entry["name"], entry["layer"]
+        rows = [page[key] for page in pages] or [numpy.zeros([0, *entry["shape"]], "f4")]
+        yield key, numpy.concatenate(rows)[:tokens]
 
 
 def numbers(raw, dtype):

@@ -112,8 +112,11 @@ StateLayout RecurrentGemma::state_layout() const {
   for (int b = 0; b < static_cast<int>(c_.blocks()); ++b) {
     if (c_.attends[static_cast<size_t>(b)]) {
       for (const char* name : {"ring_k", "ring_v"}) {
-        layout.arrays.push_back(
-            {.name = name, .layer = b, .shape = {c_.window, c_.HK, c_.head}, .piece = "window"});
+        layout.arrays.push_back({.name = name,
+                                 .layer = b,
+                                 .shape = {c_.window, c_.HK, c_.head},
+                                 .piece = "window",
+                                 .growth = StateGrowth::kRing});
       }
     } else {
       layout.arrays.push_back({.name = "h", .layer = b, .shape = {c_.lru}});

@@ -25,15 +25,16 @@ using StateImage = std::shared_ptr<const std::vector<StatePiece>>;
 
 using StateRooms = std::vector<std::span<std::byte>>;
 
-// An image that is being made, and where its pieces are to be filled, in their order. It may be
-// handed on meanwhile, to the threads that wait for it.
+// An image that is being made, and where its pieces are to be filled, in their order; a piece that
+// it shares with another image has an empty span. It may be handed on meanwhile, to the threads
+// that wait for it.
 struct NewImage {
   StateImage image = {};
   StateRooms rooms = {};  // as long as the image is there
 };
 
-// Where each array lies, by its number, in memory that is divided as the layout is; divided: the
-// layout's pieces.
+// Where each array of the slot lies, by its number, in memory that is divided as the layout is;
+// divided: the layout's pieces. Those of pages have empty spans.
 template <typename Byte>
 std::vector<std::span<Byte>> spans_of_arrays(const StateLayout& layout,
                                              const std::vector<StatePieceLayout>& divided,
@@ -41,6 +42,7 @@ std::vector<std::span<Byte>> spans_of_arrays(const StateLayout& layout,
   CHECK(pieces.size() == divided.size());
   std::vector<std::span<Byte>> arrays(layout.arrays.size());
   for (size_t p = 0; p < divided.size(); ++p) {
+    if (divided[p].page) continue;
     CHECK(pieces[p].size() == divided[p].bytes);
     size_t at = 0;
     for (const size_t a : divided[p].arrays) {
@@ -64,11 +66,11 @@ inline std::vector<std::span<const std::byte>> spans_of(const StateImage& image)
   return spans;
 }
 
-// An image of the layout on the heap.
-inline NewImage make_image(const StateLayout& layout) {
+// An image of a state that has absorbed so many tokens, on the heap.
+inline NewImage make_image(const StateLayout& layout, int64_t tokens = 0) {
   std::vector<StatePiece> pieces;
   NewImage made;
-  for (StatePieceLayout& piece : layout.pieces()) {
+  for (StatePieceLayout& piece : layout.pieces(tokens)) {
     const std::shared_ptr<std::byte[]> memory(new std::byte[piece.bytes]);
     pieces.push_back({std::move(piece.name), {memory, memory.get()}, piece.bytes});
     made.rooms.emplace_back(memory.get(), piece.bytes);

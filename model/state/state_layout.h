@@ -14,6 +14,14 @@ namespace recurve {
 // recurrence, the inputs that a convolution or a shift of tokens goes back to, a position.
 inline constexpr std::string_view kRecurrentPiece = "recurrent";
 
+// How an array grows with the tokens that its state absorbs.
+enum class StateGrowth {
+  kFixed,     // not at all
+  kRing,      // not at all: rows of the last tokens, each in place of an older one
+  kPerToken,  // by a row a token, in pages of kPageTokens, each a piece
+};
+inline constexpr int64_t kPageTokens = 64;
+
 // What the numbers of an array may be. A state that comes from outside a slot's own steps is
 // checked for it before it is used (server/state/state_values.h): what kernels use as an index or a
 // size needs a value here.
@@ -27,10 +35,12 @@ struct StateArray {
   std::string name;  // "C", "n", "m", "conv", ...
   int layer = 0;
   DType dtype = DType::kF32;
-  std::vector<int64_t> shape;                        // of one slot
+  std::vector<int64_t> shape;                        // of one slot, or of one token: see growth
   std::string piece = std::string(kRecurrentPiece);  // of the state, that it lies in
   StateValues values = StateValues::kFinite;
+  StateGrowth growth = StateGrowth::kFixed;
 
+  bool per_token() const { return growth == StateGrowth::kPerToken; }
   size_t elements() const {
     size_t count = 1;
     for (int64_t extent : shape) count *= static_cast<size_t>(extent);
@@ -39,16 +49,17 @@ struct StateArray {
   size_t bytes() const { return elements() * size_of(dtype); }
 };
 
-// Arrays that lie one after the other where a state is outside its slot, and are kept as one there:
-// what changes together is in one piece.
+// Arrays that lie one after the other where a state is outside its slot, and are stored as one
+// there: what changes together is in one piece. A page has kPageTokens rows of each of its arrays.
 struct StatePieceLayout {
   std::string name;
   size_t bytes = 0;
   std::vector<size_t> arrays;  // their numbers in the layout, ascending
+  bool page = false;
 };
 
-// All a sequence must remember: a fixed set of arrays, whatever its length. All zero is the state
-// of a sequence that has seen nothing.
+// All a sequence must remember: a slot of one size, and pages where arrays grow. All zero is the
+// state of a sequence that has seen nothing.
 struct StateLayout {
   std::vector<StateArray> arrays;
 
@@ -61,19 +72,38 @@ struct StateLayout {
     return counts ? std::numeric_limits<int32_t>::max() - kOfSteps : kMostExact;
   }
 
-  size_t bytes() const {
-    size_t sum = 0;
-    for (const StateArray& array : arrays) sum += array.bytes();
+  bool grows() const { return std::ranges::any_of(arrays, &StateArray::per_token); }
+  static int64_t pages(int64_t tokens) {
+    return tokens / kPageTokens + (tokens % kPageTokens > 0 ? 1 : 0);
+  }
+  size_t page_bytes() const {
+    size_t row = 0;
+    for (const StateArray& array : arrays) row += array.per_token() ? array.bytes() : 0;
+    return row * kPageTokens;
+  }
+  // Of the slot, and of the pages of so many tokens.
+  size_t bytes(int64_t tokens = 0) const {
+    size_t sum = grows() ? static_cast<size_t>(pages(tokens)) * page_bytes() : 0;
+    for (const StateArray& array : arrays) sum += array.per_token() ? 0 : array.bytes();
     return sum;
   }
-  // In the order of their first arrays.
-  std::vector<StatePieceLayout> pieces() const {
+  // Those of the slot in the order of their first arrays, then "page 0", "page 1" ...
+  std::vector<StatePieceLayout> pieces(int64_t tokens = 0) const {
     std::vector<StatePieceLayout> pieces;
+    StatePieceLayout page{.bytes = page_bytes(), .page = true};
     for (size_t a = 0; a < arrays.size(); ++a) {
+      if (arrays[a].per_token()) {
+        page.arrays.push_back(a);
+        continue;
+      }
       auto at = std::ranges::find(pieces, arrays[a].piece, &StatePieceLayout::name);
       if (at == pieces.end()) at = pieces.insert(at, {.name = arrays[a].piece});
       at->bytes += arrays[a].bytes();
       at->arrays.push_back(a);
+    }
+    for (int64_t p = 0; !page.arrays.empty() && p < pages(tokens); ++p) {
+      page.name = "page " + std::to_string(p);
+      pieces.push_back(page);
     }
     return pieces;
   }

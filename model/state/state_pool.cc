@@ -16,6 +16,7 @@ StatePool::StatePool(Backend& backend, const StateLayout& layout, int slots, Str
       pieces_(layout.pieces()),
       slots_(slots),
       last_copy_(static_cast<size_t>(slots) + 1) {
+  CHECK(!layout.grows());
   for (const StateArray& array : layout.arrays) {
     arrays_.push_back(backend.allocate(array.bytes() * static_cast<size_t>(slots + 1)));
   }

@@ -37,8 +37,8 @@ class StateSlot {
 };
 
 // The states of all sequences: of each array of the layout, all slots lie together, (slots, shape).
-// A state never grows, so admitting a request is asking for one free slot. Not thread-safe: it
-// belongs to the engine's thread.
+// Arrays that grow have no place here: a layout must have none. Not thread-safe: it belongs to the
+// engine's thread.
 //
 // Copies of states do not hold up that thread where they take long: acquire(), copy(), save() and
 // load() return at once then, and a step may use the slot once it is ready(). All of them are in

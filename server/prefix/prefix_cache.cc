@@ -147,7 +147,7 @@ void PrefixCache::keep(const Identity& caller, std::span<const int32_t> ids,
   try {
     if (!index_.make_room(owner, ids)) return;
     if (!names_.contains(owner)) names_[owner] = lasting_name_of(caller);
-    const NewImage made = images_.take();
+    const NewImage made = images_.take(static_cast<int64_t>(ids.size()));
     pool_.save(slot, made, [this, rooms = made.rooms] { images_.prepare(rooms); });
     index_.keep(owner, ids, made.image);
     may_offer_ = true;
@@ -178,7 +178,7 @@ bool PrefixCache::fetch(const Identity& caller, std::span<const int32_t> ids, Pr
   fetch->key = {lasting_name_of(caller), found.hash};
   fetch->done.push_back(std::move(done));
   try {
-    fetch->made = images_.take();
+    fetch->made = images_.take(found.tokens);
     fetches_.push_back(fetch);
   } catch (const std::bad_alloc&) {
     return false;

@@ -18,16 +18,18 @@ class ImageMemory {
   // The backend outlives the memory.
   ImageMemory(Backend& backend, const StateLayout& layout);
 
-  // Room for an image, whose pieces go with their last owners. Throws std::bad_alloc.
-  NewImage take();
+  // An image of a state that has absorbed so many tokens, whose pieces go with their last owners.
+  // before: of a state that has absorbed before_tokens, one of the two being a beginning of the
+  // other: pages that are full in both are shared; null: none. Throws std::bad_alloc.
+  NewImage take(int64_t tokens = 0, const StateImage& before = nullptr, int64_t before_tokens = 0);
   // To be called before an image is first touched, on any thread, which it may take some time.
   void prepare(const StateRooms& rooms);
   // See PieceMemory.
   void keep_spare(bool keep) noexcept;
 
   int64_t bytes() const;  // of the pieces that there are
-  // What an image takes, all told but its share of blocks not used up.
-  static size_t bytes_each(const StateLayout& layout);
+  // What an image of so many tokens takes, all told but its share of blocks not used up.
+  static size_t bytes_each(const StateLayout& layout, int64_t tokens = 0);
 
  private:
   struct Piece {
@@ -35,7 +37,9 @@ class ImageMemory {
     size_t bytes;
     std::unique_ptr<PieceMemory> memory;
   };
-  std::vector<Piece> pieces_;  // of the layout
+  std::vector<Piece> pieces_;           // of a slot
+  std::unique_ptr<PieceMemory> pages_;  // null: states do not grow
+  const size_t page_bytes_;
 };
 
 }  // namespace recurve

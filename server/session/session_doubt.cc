@@ -59,8 +59,8 @@ SessionResult SessionStore::accept(Session& session, const SessionCommand& comma
   if (session.tier() == Tier::kDisk && !session.state_lost) {
     const auto waits = bring_for_command(session);
     if (!waits) {
-      return refuse(EndReason::kExhausted,
-                    "there is no host memory to read the session's state: try later");
+      return {.reason = EndReason::kExhausted,
+              .message = "there is no host memory to read the session's state: try later"};
     }
     if (!session.state_lost) return *waits;
   }

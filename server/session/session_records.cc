@@ -302,7 +302,7 @@ SessionResult SessionStore::remove_then_tell(Session& session, const SessionComm
 void SessionStore::commit_turn(Session& session, StateSlot slot, Snapshot at, StateAnswer answer,
                                std::vector<int32_t> answer_ids, Kept done) {
   at.history.end_request();
-  at.image = save(slot);
+  at.image = save(slot, at.position);
   const auto kept = std::make_shared<StateSlot>(std::move(slot));
   Proposal proposal{.at = std::move(at),
                     .marks = session.marks,

@@ -44,7 +44,6 @@ SessionStore::SessionStore(Backend& backend, StatePool& pool, const SessionLimit
     : pool_(pool),
       limits_(limits),
       wanted_(wanted_of(limits.identity, pool.layout(), vocab)),
-      state_bytes_(static_cast<int64_t>(pool.layout().bytes())),
       bytes_each_(bytes_each(pool.layout(), vocab)),
       state_memory_(state_memory(pool.layout(), vocab)),
       disk_each_(2 *
@@ -164,7 +163,7 @@ std::optional<Clock::time_point> SessionStore::next_expiry() const {
 // copied once, however many marks, forks and exports are made of it. What it takes is reserved.
 const StateImage& SessionStore::image_of(Session& session) {
   if (session.slot && !session.at.image) {
-    session.at.image = save(*session.slot);
+    session.at.image = save(*session.slot, session.at.position);
     update(session);
   }
   return session.at.image;
@@ -185,7 +184,7 @@ SessionInfo SessionStore::describe(const Session& session, Clock::time_point now
                    .epoch = session.epoch,
                    .idle_seconds = session.busy ? 0 : seconds_between(session.last_used, now),
                    .ttl_seconds = session.ttl_seconds,
-                   .state_bytes = state_bytes_,
+                   .state_bytes = static_cast<int64_t>(pool_.layout().bytes(session.at.position)),
                    .host_bytes = session.share.reserved,
                    .durability = session.durability,
                    .commit = last_commit(session),

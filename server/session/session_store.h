@@ -279,7 +279,7 @@ class SessionStore {
   void spill(Session& session);
   bool has_disk(For purpose) const;
   Leave leave_of(const Session& session) const;
-  StateImage save(const StateSlot& slot);
+  StateImage save(const StateSlot& slot, int64_t position);
   const StateImage& image_of(Session& session);
   Snapshot snapshot(Session& session);
   SessionInfo describe(const Session& session, Clock::time_point now) const;
@@ -307,7 +307,6 @@ class SessionStore {
   StatePool& pool_;
   const SessionLimits limits_;
   const StateHeader wanted_;
-  const int64_t state_bytes_;
   const int64_t bytes_each_;
   const int64_t state_memory_;  // of it, what goes where the state is on the disk alone
   // On the disk, of a durable session or a state that has moved, at most: while a state is replaced

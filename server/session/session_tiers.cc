@@ -58,8 +58,8 @@ void SessionStore::leave_slot(Session& session) {
   update(session, Residency::kHost);
 }
 
-StateImage SessionStore::save(const StateSlot& slot) {
-  const NewImage made = images_.take();
+StateImage SessionStore::save(const StateSlot& slot, int64_t position) {
+  const NewImage made = images_.take(position);
   pool_.save(slot, made, [this, rooms = made.rooms] { images_.prepare(rooms); });
   return made.image;
 }
@@ -129,7 +129,7 @@ SessionStore::Room SessionStore::bring(Session& session, OnBrought done) {
   if (session.tier() != Tier::kDisk) return Room::kThere;
   const Room room = make_room(state_memory_, For::kReturn);
   if (room != Room::kThere) return room;
-  const NewImage made = images_.take();
+  const NewImage made = images_.take(session.at.position);
   session.busy = true;
   update(session, Residency::kLoading);
   const auto prepare = [this, rooms = made.rooms] { images_.prepare(rooms); };

@@ -16,7 +16,7 @@ class ImageSource final : public StateSource {
   ImageSource(StateHeader header, StateImage image)
       : header_(std::move(header)), image_(std::move(image)) {}
 
-  uint64_t bytes() override { return frame().bytes(header_.layout.bytes()); }
+  uint64_t bytes() override { return frame().bytes(header_.layout.bytes(header_.position)); }
 
   void read(uint64_t offset, std::span<char> to) override {
     for (const std::string_view part : parts()) {
@@ -58,10 +58,12 @@ std::shared_ptr<StateSource> source_of(StateHeader header, StateImage image) {
 
 ReadState state_reader(StateHeader wanted) {
   return [wanted = std::move(wanted)](std::string_view written) {
-    const NewImage made = make_image(wanted.layout);
     const auto read = [&](uint64_t offset, std::span<std::byte> to) {
       std::memcpy(to.data(), written.data() + offset, to.size());
     };
+    check_front(written, wanted);  // first: a position that does not fit takes no memory
+    const NewImage made =
+        make_image(wanted.layout, read_state_header(written.size(), read).position);
     const auto state = std::make_shared<ImportedState>();
     StateHeader header = read_state(written.size(), read, wanted, made.rooms);
     if (header.position < 1) {

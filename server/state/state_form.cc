@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstring>
 #include <future>
+#include <map>
 #include <mutex>
 #include <utility>
 
@@ -70,7 +71,8 @@ class DataCheck {
 };
 
 bool same(const StateArray& a, const StateArray& b) {
-  return a.name == b.name && a.layer == b.layer && a.dtype == b.dtype && a.shape == b.shape;
+  return a.name == b.name && a.layer == b.layer && a.dtype == b.dtype && a.shape == b.shape &&
+         a.per_token() == b.per_token();
 }
 
 void check_fits(const StateHeader& found, const StateHeader& wanted) {
@@ -89,31 +91,21 @@ void check_fits(const StateHeader& found, const StateHeader& wanted) {
   }
 }
 
-// What the checksums of a state are of, and what they must be.
-std::vector<Summed> summed_in(const ReadAt& read, WrittenHeader& parsed) {
-  if (parsed.version > 1) return std::move(parsed.pieces);
-  std::vector<uint64_t> sums(state_parts(parsed.data) + 1);
-  read(parsed.data_begin + parsed.data, std::as_writable_bytes(std::span(sums)));
-  if (checksum(sums.data(), (sums.size() - 1) * sizeof(uint64_t)) != sums.back()) {
-    refuse_damaged("its checksums are not what was written");
-  }
-  sums.pop_back();
-  std::vector<Summed> parts;
-  uint64_t left = parsed.data;
-  for (const uint64_t sum : sums) {
-    parts.push_back({"data", std::min<uint64_t>(left, kStatePart), sum});
-    left -= parts.back().bytes;
-  }
-  return parts;
-}
-
 // Where the arrays of a written state belong, in its order; what is next to each other here too is
-// in one span. rooms: of the pieces of `wanted`, whose arrays are those of the written state.
+// in one span. rooms: of these pieces of `wanted`, whose arrays are those of the written state.
 StateRooms in_written_order(const std::vector<StatePieceLayout>& written, const StateLayout& wanted,
-                            const StateRooms& rooms) {
-  const StateRooms arrays = spans_of_arrays(wanted, rooms);
+                            const std::vector<StatePieceLayout>& pieces, const StateRooms& rooms) {
+  const StateRooms arrays = spans_of_arrays(wanted, pieces, rooms);
+  std::map<std::string_view, std::span<std::byte>> pages;
+  for (size_t p = 0; p < pieces.size(); ++p) {
+    if (pieces[p].page) pages[pieces[p].name] = rooms[p];
+  }
   StateRooms order;
   for (const StatePieceLayout& piece : written) {
+    if (piece.page) {
+      order.push_back(pages.at(piece.name));
+      continue;
+    }
     for (const size_t a : piece.arrays) {
       const bool follows =
           !order.empty() && order.back().data() + order.back().size() == arrays[a].data();
@@ -228,24 +220,23 @@ std::vector<const StatePiece*> in_order_of_size(const StateImage& image) {
 std::string identity_text(const StateHeader& header) {
   std::string text = fmt::format("{}\n{}\n{}\n", header.model, header.weights, header.chunk);
   for (const StateArray& array : header.layout.arrays) {
-    text += fmt::format("{} {} {} {}\n", array.name, array.layer, name_of(array.dtype),
-                        fmt::join(array.shape, " "));
+    text += fmt::format("{} {} {} {}{}\n", array.name, array.layer, name_of(array.dtype),
+                        fmt::join(array.shape, " "), array.per_token() ? " a token" : "");
   }
   return text;
 }
 
 void check_front(std::string_view front, const StateHeader& wanted) {
-  uint32_t version = 0, header = 0;
+  uint32_t header = 0;
   uint64_t data = 0;
   if (front.size() < kStateFixed) return;
-  std::memcpy(&version, front.data() + 8, sizeof version);
   std::memcpy(&header, front.data() + 12, sizeof header);
   std::memcpy(&data, front.data() + 16, sizeof data);
   if (front.size() - kStateFixed < header) return;
   const auto read = [&](uint64_t offset, std::span<std::byte> to) {
     std::memcpy(to.data(), front.data() + offset, to.size());
   };
-  check_fits(parse_header(written_bytes(version, header, data), read).header, wanted);
+  check_fits(parse_header(kStateFixed + header + data, read).header, wanted);
 }
 
 uint64_t checksum_of(std::string_view bytes) { return checksum(bytes.data(), bytes.size()); }
@@ -271,7 +262,7 @@ StateFrame frame_of(const StateHeader& header, const StateImage& image) {
     pieces.push_back({piece->name, piece->bytes, checksum(piece->data.get(), piece->bytes)});
     state += piece->bytes;
   }
-  CHECK(state == header.layout.bytes());
+  CHECK(state == header.layout.bytes(header.position));
   pieces.push_back({kHistoryPiece, history.size(), checksum(history.data(), history.size())});
   pieces.push_back({kAnswerPiece, answer.size(), checksum(answer.data(), answer.size())});
 
@@ -311,7 +302,7 @@ size_t most_written_bytes(const StateLayout& layout, int32_t vocab, int64_t answ
   std::vector<Summed> pieces = {{kHistoryPiece}, {kAnswerPiece}};
   for (const StatePieceLayout& piece : layout.pieces()) pieces.push_back({piece.name, piece.bytes});
   const std::string described = json_of(header, pieces);
-  return written_bytes(kStateVersion, described.size() + kLengths + spaces, data);
+  return kStateFixed + described.size() + kLengths + spaces + data;
 }
 
 StateHeader read_state_header(uint64_t bytes, const ReadAt& read) {
@@ -323,8 +314,13 @@ StateHeader read_state(uint64_t bytes, const ReadAt& read, const StateHeader& wa
   WrittenHeader parsed = parse_header(bytes, read);
   check_fits(parsed.header, wanted);
   StateHeader& header = parsed.header;
-  DataReader data(read, parsed.data_begin, summed_in(read, parsed));
-  for (const std::span<std::byte> room : in_written_order(parsed.order, wanted.layout, rooms)) {
+  const std::vector<StatePieceLayout> pieces = wanted.layout.pieces(header.position);
+  if (pieces.size() != rooms.size()) {
+    refuse_damaged(fmt::format("it has absorbed {} tokens, and another number is recorded of it",
+                               header.position));
+  }
+  DataReader data(read, parsed.data_begin, std::move(parsed.pieces));
+  for (const auto room : in_written_order(parsed.order, wanted.layout, pieces, rooms)) {
     data.into(room);
   }
   header.history.resize(parsed.history);
@@ -340,7 +336,7 @@ StateHeader read_state(uint64_t bytes, const ReadAt& read, const StateHeader& wa
 StateHeader read_answer(uint64_t bytes, const ReadAt& read, int32_t vocab) {
   WrittenHeader parsed = parse_header(bytes, read);
   const uint64_t ids = parsed.answer_ids * sizeof(int32_t);
-  std::vector<Summed> summed = summed_in(read, parsed);
+  std::vector<Summed> summed = std::move(parsed.pieces);
   uint64_t begin = 0;  // of the first one
   size_t before = 0;
   for (; before + 1 < summed.size() && begin + summed[before].bytes <= parsed.data - ids;

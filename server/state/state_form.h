@@ -18,7 +18,7 @@ namespace recurve {
 //
 //   bytes  what
 //   8      "RCRVSTAT"
-//   4      u32  version of the form, 2
+//   4      u32  version of the form, 3
 //   4      u32  H, bytes of the header
 //   8      u64  D, bytes of the data
 //   8      u64  checksum of the 24 bytes before this one and of the header
@@ -40,27 +40,26 @@ namespace recurve {
 //               id that ended it or -1, "prompt_tokens" absorbed for it, "before" the position it
 //               began at
 //   "pieces"    [{"name", "bytes", "checksum"}] in the order of the data: of the state first, what
-//               its family divides it into ("recurrent", and "window" where it attends to one), in
-//               any order; then "history" and "answer". "checksum" is of the piece's bytes, 16
-//               hexadecimal digits, the highest first
-//   "arrays"    [{"piece", "name", "layer", "dtype", "shape"}]. Those of a piece lie in it one
-//               after the other in this order, nothing in between or behind; numbers of the last
-//               extent lie together. "dtype" is "F32", "BF16" or "I32" of the arrays of the state,
-//               which come first, "I64" or "I32" of two more of layer -1, each in the piece of its
-//               name: "history", a bit for every id seen, in words of 64 from id 0 on; and
+//               its family divides it into ("recurrent", and "window" where it attends to one) and
+//               its pages ("page 0", "page 1" ...), in any order; then "history" and "answer".
+//               "checksum" is of the piece's bytes, 16 hexadecimal digits, the highest first
+//   "arrays"    [{"piece", "name", "layer", "dtype", "shape", "growth"}]. Those of a piece lie in
+//               it one after the other in this order, nothing in between or behind; numbers of the
+//               last extent lie together. "dtype" is "F32", "BF16" or "I32" of the arrays of the
+//               state, which come first, "I64" or "I32" of two more of layer -1, each in the piece
+//               of its name: "history", a bit for every id seen, in words of 64 from id 0 on; and
 //               "answer", the ids of the last answer, or, of a state that a prompt has left for
-//               others, all that it has absorbed
+//               others, all that it has absorbed. "growth" is "fixed", "ring" (rows of the last
+//               tokens) or "token" of the arrays of the state. An array that grows by the token has
+//               the shape of a token's row, and in each page the rows of 64 tokens, as many pages
+//               as "position" takes; rows from "position" on are of no meaning
 //
 // A state may be used where "model", "weights", "chunk" and the arrays are those of the server,
 // whatever pieces these are in, and where its numbers are what those of a state of the model may
 // be: numbers of arrays are finite, an array that counts tokens has "position", and ids are below
 // the vocabulary's size.
 //
-// Version 1 is read too, and not written any more. It has no "pieces", and its arrays no "piece":
-// they are the data in the order of their list. Behind the data it has
-//
-//   8 x P  u64  checksums of the data, one for every 64 KiB of it; P = ceil(D / 65536)
-//   8      u64  checksum of those P checksums
+// Version 2 is read too, and not written any more. Its arrays have no "growth", and none grows.
 
 // The request whose answer ended in a state.
 struct StateAnswer {
@@ -109,9 +108,10 @@ using ReadAt = std::function<void(uint64_t offset, std::span<std::byte> to)>;
 // The header of what is written in so many bytes, its history and its answer's ids left out. Throws
 // StateError.
 StateHeader read_state_header(uint64_t bytes, const ReadAt& read);
-// All of it. The state goes into `rooms`, those of the pieces of wanted's layout, once its header
-// fits `wanted` in model, weights, chunk and layout, and its numbers are what those may be
-// (state_values.h); when this throws, it may have been written in part.
+// All of it. The state goes into `rooms`, those of the pieces that wanted's layout has for the
+// tokens it has absorbed, once its header fits `wanted` in model, weights, chunk and layout, and
+// its numbers are what those may be (state_values.h); when this throws, it may have been written in
+// part.
 StateHeader read_state(uint64_t bytes, const ReadAt& read, const StateHeader& wanted,
                        const StateRooms& rooms);
 

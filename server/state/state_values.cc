@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "kernels/check.h"
 #include "server/state/written_header.h"
 
 namespace recurve {
@@ -88,9 +89,16 @@ void check_values(const StateHeader& header, const StateHeader& wanted, const St
   check_text(header.position, header.pending, wanted);
   check_seen(header.history, wanted.vocab);
   check_answer(header, wanted.vocab);
-  const StateRooms arrays = spans_of_arrays(wanted.layout, rooms);
-  for (size_t a = 0; a < arrays.size(); ++a) {
-    check_array(wanted.layout.arrays[a], arrays[a], header.position);
+  const std::vector<StatePieceLayout> pieces = wanted.layout.pieces(header.position);
+  CHECK(rooms.size() == pieces.size());
+  for (size_t p = 0; p < pieces.size(); ++p) {
+    std::span<const std::byte> left = rooms[p];
+    for (const size_t a : pieces[p].arrays) {
+      const StateArray& array = wanted.layout.arrays[a];
+      const size_t bytes = array.bytes() * (pieces[p].page ? kPageTokens : 1);
+      check_array(array, left.first(bytes), header.position);
+      left = left.subspan(bytes);
+    }
   }
 }
 

@@ -7,6 +7,7 @@
 #include <bit>
 #include <charconv>
 #include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -31,12 +32,15 @@ T get(const std::byte* from) {
   return value;
 }
 
+constexpr std::string_view kGrowths[] = {"fixed", "ring", "token"};  // as StateGrowth has them
+
 json array_json(const StateArray& array) {
-  return {{"piece", array.piece},
+  return {{"piece", array.per_token() ? "page" : array.piece},
           {"name", array.name},
           {"layer", array.layer},
           {"dtype", name_of(array.dtype)},
-          {"shape", array.shape}};
+          {"shape", array.shape},
+          {"growth", kGrowths[static_cast<size_t>(array.growth)]}};
 }
 // One of the two that are no part of the state, a piece by itself.
 json array_json(std::string_view name, const char* dtype, size_t length) {
@@ -125,6 +129,12 @@ DType dtype_of(const std::string& name) {
   refuse_damaged("a state's array is of an unknown type");
 }
 
+StateGrowth growth_of(const json& array) {
+  const auto found = std::ranges::find(kGrowths, text(array, "growth"));
+  if (found == std::end(kGrowths)) refuse_damaged("a state's array grows in an unknown way");
+  return static_cast<StateGrowth>(found - std::begin(kGrowths));
+}
+
 // One of the two arrays that are no part of the state: its length.
 size_t length_of(const json& array, std::string_view name, const char* dtype) {
   const std::vector<int64_t> shape = shape_of(array);
@@ -145,22 +155,33 @@ StateAnswer answer_of(const json& header) {
           .seed = digits(object_in(header, "sampler"), "seed")};
 }
 
-void parse_arrays(const json& all, WrittenHeader* parsed) {
+// Whether that many bytes are what a state takes that has absorbed as much as the header says.
+bool is_size_of(const StateHeader& header, uint64_t bytes) {
+  const StateLayout& layout = header.layout;
+  const size_t slot = layout.bytes(), page = layout.page_bytes();
+  if (bytes < slot || page == 0) return bytes == slot;
+  const auto pages = static_cast<uint64_t>(StateLayout::pages(header.position));
+  return pages <= kMostData / page && bytes - slot == pages * page;
+}
+
+void parse_arrays(const json& all, uint32_t version, WrittenHeader* parsed) {
   const json& arrays = member(all, "arrays");
   if (!arrays.is_array() || arrays.size() < 2) refuse_damaged("its header lists no arrays");
   StateHeader& header = parsed->header;
-  uint64_t data = 0;
+  uint64_t data = 0;  // a page at most of arrays that grow
   std::set<std::string> pieces;
   for (size_t a = 0; a + 2 < arrays.size(); ++a) {
     if (!arrays[a].is_object()) refuse_damaged("its header lists what is no array");
     StateArray array{.name = text(arrays[a], "name"),
                      .layer = static_cast<int>(number_in(arrays[a], "layer", 0, INT32_MAX)),
                      .dtype = dtype_of(text(arrays[a], "dtype")),
-                     .shape = shape_of(arrays[a])};
-    if (parsed->version > 1) array.piece = text(arrays[a], "piece");
+                     .shape = shape_of(arrays[a]),
+                     .piece = text(arrays[a], "piece")};
+    if (version > 2) array.growth = growth_of(arrays[a]);
+    if (array.per_token() && array.bytes() == 0) refuse_damaged("an array grows by nothing");
     pieces.insert(array.piece);
     if (pieces.size() > kMostPieces) refuse_damaged("it has more pieces than any state has");
-    data += array.bytes();
+    data += array.bytes() * (array.per_token() ? kPageTokens : 1);
     if (data > kMostData) refuse_damaged("it is larger than any state is");
     header.layout.arrays.push_back(std::move(array));
   }
@@ -169,38 +190,42 @@ void parse_arrays(const json& all, WrittenHeader* parsed) {
     refuse_damaged("its header lists what is no array");
   parsed->history = length_of(history, kHistoryPiece, "I64");
   parsed->answer_ids = length_of(answer, kAnswerPiece, "I32");
-  data += parsed->history * sizeof(uint64_t) + parsed->answer_ids * sizeof(int32_t);
-  if (data != parsed->data) refuse_damaged("its arrays are not what its data is");
+  const uint64_t behind = parsed->history * sizeof(uint64_t) + parsed->answer_ids * sizeof(int32_t);
+  if (parsed->data < behind || !is_size_of(header, parsed->data - behind)) {
+    refuse_damaged("its arrays are not what its data is");
+  }
 }
 
 // The pieces of the state may come in any order.
 void parse_pieces(const json& all, WrittenHeader* parsed) {
   const json& pieces = member(all, "pieces");
-  std::vector<StatePieceLayout> divided = parsed->header.layout.pieces();
-  if (!pieces.is_array() || pieces.size() != divided.size() + 2) {
+  const StateLayout& layout = parsed->header.layout;
+  const int64_t pages = layout.grows() ? StateLayout::pages(parsed->header.position) : 0;
+  const size_t wanted = layout.pieces().size() + static_cast<size_t>(pages) + 2;
+  if (!pieces.is_array() || pieces.size() != wanted) {
     refuse_damaged("its header does not list the pieces that its arrays are in");
   }
-  const auto take = [&](size_t p, const std::string& name, uint64_t bytes) {
-    if (!pieces[p].is_object()) refuse_damaged("its header lists what is no piece");
-    const auto found = static_cast<uint64_t>(number_in(pieces[p], "bytes", 0, kMostData));
-    if (text(pieces[p], "name") != name || found != bytes) {
+  std::map<std::string, StatePieceLayout> divided;
+  for (StatePieceLayout& piece : layout.pieces(parsed->header.position)) {
+    if (!divided.emplace(piece.name, piece).second) refuse_damaged("two pieces have one name");
+  }
+  const auto take = [&](const json& piece, const std::string& name, uint64_t bytes) {
+    const auto found = static_cast<uint64_t>(number_in(piece, "bytes", 0, kMostData));
+    if (text(piece, "name") != name || found != bytes) {
       refuse_damaged("its pieces are not what its arrays are");
     }
-    parsed->pieces.push_back({name, bytes, digits(pieces[p], "checksum", 16)});
+    parsed->pieces.push_back({name, bytes, digits(piece, "checksum", 16)});
   };
-  for (size_t p = 0; p < divided.size(); ++p) {
-    if (!pieces[p].is_object()) refuse_damaged("its header lists what is no piece");
-    const auto at = std::find_if(divided.begin() + static_cast<ptrdiff_t>(p), divided.end(),
-                                 [name = text(pieces[p], "name")](const StatePieceLayout& piece) {
-                                   return piece.name == name;
-                                 });
-    if (at == divided.end()) refuse_damaged("its header lists a piece that no array is in");
-    std::iter_swap(divided.begin() + static_cast<ptrdiff_t>(p), at);
-    take(p, divided[p].name, divided[p].bytes);
+  for (const json& piece : pieces) {
+    if (!piece.is_object()) refuse_damaged("its header lists what is no piece");
+    if (parsed->pieces.size() + 2 >= wanted) continue;  // history and answer: below
+    const auto of_state = divided.extract(text(piece, "name"));
+    if (of_state.empty()) refuse_damaged("its header lists a piece that no array is in");
+    take(piece, of_state.key(), of_state.mapped().bytes);
+    parsed->order.push_back(std::move(of_state.mapped()));
   }
-  take(divided.size(), kHistoryPiece, parsed->history * sizeof(uint64_t));
-  take(divided.size() + 1, kAnswerPiece, parsed->answer_ids * sizeof(int32_t));
-  parsed->order = std::move(divided);
+  take(pieces[wanted - 2], kHistoryPiece, parsed->history * sizeof(uint64_t));
+  take(pieces[wanted - 1], kAnswerPiece, parsed->answer_ids * sizeof(int32_t));
 }
 
 uint32_t parse_version(const std::byte* fixed) {
@@ -211,19 +236,17 @@ uint32_t parse_version(const std::byte* fixed) {
                              "reads up to version {}: use a newer one",
                              version, kStateVersion));
   }
+  if (version == 0) refuse_damaged("it says version 0, which there never was");
   if (version < kOldestStateVersion) {
-    refuse_damaged(fmt::format("it says version {}, which there never was", version));
+    refuse_state(EndReason::kOtherModel,  // nothing is wrong with it
+                 fmt::format("it is written in version {} of the form, and this program reads "
+                             "from version {} on: use an older one",
+                             version, kOldestStateVersion));
   }
   return version;
 }
 
 }  // namespace
-
-uint64_t state_parts(uint64_t data) { return (data + kStatePart - 1) / kStatePart; }
-
-uint64_t written_bytes(uint32_t version, uint64_t header, uint64_t data) {
-  return kStateFixed + header + data + (version == 1 ? 8 * state_parts(data) + 8 : 0);
-}
 
 std::string json_of(const StateHeader& header, const std::vector<Summed>& pieces) {
   json all = {{"model", header.model},        {"weights", header.weights},
@@ -250,11 +273,9 @@ WrittenHeader parse_header(uint64_t bytes, const ReadAt& read) {
   }
   const uint32_t version = parse_version(fixed);
   const auto header_bytes = get<uint32_t>(fixed + 12);
-  WrittenHeader parsed{.version = version,
-                       .data_begin = kStateFixed + header_bytes,
-                       .data = get<uint64_t>(fixed + 16)};
+  WrittenHeader parsed{.data_begin = kStateFixed + header_bytes, .data = get<uint64_t>(fixed + 16)};
   if (header_bytes > kMostHeader || parsed.data > kMostData ||
-      written_bytes(version, header_bytes, parsed.data) != bytes) {
+      parsed.data_begin + parsed.data != bytes) {
     refuse_damaged(fmt::format("it has {} bytes, which is not what its beginning says", bytes));
   }
   std::string front(24 + header_bytes, '\0');
@@ -274,12 +295,8 @@ WrittenHeader parse_header(uint64_t bytes, const ReadAt& read) {
     parsed.header.pending = static_cast<int32_t>(number_in(all, "pending", 0, INT32_MAX));
   }
   if (all.contains("answer")) parsed.header.answer = answer_of(all);
-  parse_arrays(all, &parsed);
-  if (version > 1) {
-    parse_pieces(all, &parsed);
-  } else {
-    parsed.order = parsed.header.layout.pieces();
-  }
+  parse_arrays(all, version, &parsed);
+  parse_pieces(all, &parsed);
   return parsed;
 }
 

@@ -198,7 +198,7 @@ void Archive::write() {
       group.push_back(std::move(commits_.front()));
       commits_.pop_front();
       const auto& state = group.back().change.state;
-      if (state) bytes += state->header.layout.bytes();
+      if (state) bytes += state->header.layout.bytes(state->header.position);
     }
     lock.unlock();
     commit_group(std::move(group));

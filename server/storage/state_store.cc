@@ -61,8 +61,10 @@ void StateStore::make_capacity(std::span<const Change> changes) {
   uint64_t wanted = 0;
   for (const Change& change : changes) {
     constexpr uint64_t kFrame = 64 << 10;
-    wanted +=
-        change.text.size() + (change.state ? change.state->header.layout.bytes() + kFrame : 0);
+    wanted += change.text.size();
+    if (!change.state) continue;
+    const StateHeader& header = change.state->header;
+    wanted += header.layout.bytes(header.position) + kFrame;
   }
   while (!files_.has_capacity(wanted) && tidy(Hurry::kFull)) continue;
 }

@@ -30,16 +30,17 @@ void read(const std::string& bytes) {
   };
   try {
     const recurve::StateHeader wanted = recurve::read_state_header(bytes.size(), read_at);
-    CHECK(wanted.layout.bytes() <= bytes.size());
+    CHECK(wanted.layout.bytes(wanted.position) <= bytes.size());
     recurve::read_answer(bytes.size(), read_at, INT32_MAX);
-    const recurve::NewImage made = recurve::make_image(wanted.layout);
+    const recurve::NewImage made = recurve::make_image(wanted.layout, wanted.position);
     const recurve::StateHeader header =
         recurve::read_state(bytes.size(), read_at, wanted, made.rooms);
     CHECK(header.position >= 0);
     // A reader whose arrays are all in one piece.
     recurve::StateHeader joined = wanted;
     for (recurve::StateArray& array : joined.layout.arrays) array.piece = "all";
-    recurve::read_state(bytes.size(), read_at, joined, recurve::make_image(joined.layout).rooms);
+    const recurve::NewImage other = recurve::make_image(joined.layout, wanted.position);
+    recurve::read_state(bytes.size(), read_at, joined, other.rooms);
   } catch (const recurve::StateError& error) {
     const std::string_view sentence = error.what();
     CHECK(!sentence.empty() && sentence.size() < 2000 && sentence.find('\n') == sentence.npos);

@@ -14,16 +14,17 @@ from weights_tools.state import compare, read_state, seen_ids
 # The same files are read by the server's tests, and seed its fuzzer.
 CORPUS = Path(__file__).parents[1] / "fuzz" / "corpus" / "state_form"
 SMALL = CORPUS / "small.state"
-VERSION_1 = CORPUS / "version_1.state"
-# What a server has written before there was version 2.
-OF_A_SERVER = Path(__file__).parents[1] / "golden" / "state_version_1" / "segment-1"
+GROWN = CORPUS / "grown.state"
+VERSION_2 = CORPUS / "version_2.state"
+# What a server has written before there was version 3.
+OF_A_SERVER = Path(__file__).parents[1] / "golden" / "state_version_2" / "s.state"
 
 
-def written(header, pieces):
+def written(header, pieces, version=3):
     """The bytes of a state: after server/state/state_form.h, and nothing else. pieces: {name: bytes}"""
     listed = [{"name": name, "bytes": len(piece), "checksum": hexadecimal(piece)} for name, piece in pieces.items()]
     text, data = json.dumps(header | {"pieces": listed}).encode(), b"".join(pieces.values())
-    front = b"RCRVSTAT" + struct.pack("<IIQ", 2, len(text), len(data))
+    front = b"RCRVSTAT" + struct.pack("<IIQ", version, len(text), len(data))
     return front + struct.pack("<Q", xxhash.xxh3_64_intdigest(front + text)) + text + data
 
 
@@ -31,17 +32,7 @@ def hexadecimal(piece):
     return f"{xxhash.xxh3_64_intdigest(piece):016x}"
 
 
-def written_in_version_1(header, parts):
-    """The same of the version before, which had no pieces."""
-    text, data = json.dumps(header).encode(), b"".join(parts)
-    front = b"RCRVSTAT" + struct.pack("<IIQ", 1, len(text), len(data))
-    sums = [xxhash.xxh3_64_intdigest(data[at : at + 65536]) for at in range(0, len(data), 65536)]
-    table = struct.pack(f"<{len(sums)}Q", *sums)
-    ends = struct.pack("<Q", xxhash.xxh3_64_intdigest(front + text)), struct.pack("<Q", xxhash.xxh3_64_intdigest(table))
-    return front + ends[0] + text + data + table + ends[1]
-
-
-def small(change=0.0, version=2):
+def small(change=0.0, version=3):
     """A state of a matrix, a window that is a piece by itself, and a vector behind it in the list."""
     matrix = numpy.arange(6, dtype="<f4").reshape(2, 3)
     matrix[1, 2] += change
@@ -73,20 +64,42 @@ def small(change=0.0, version=2):
     window = struct.pack("<3i", 7, 8, 9)
     history = struct.pack("<2Q", 1 << 3, 1 << 1)  # ids 3 and 65
     answer = struct.pack("<2i", 66, 65)
-    if version == 1:
-        for array in header["arrays"]:
-            del array["piece"]
-        return written_in_version_1(header, [matrix.tobytes(), window, vector, history, answer])
     recurrent = matrix.tobytes() + vector
-    return written(header, {"recurrent": recurrent, "window": window, "history": history, "answer": answer})
+    if version > 2:
+        for array, growth in zip(header["arrays"], ["fixed", "ring", "fixed"], strict=False):
+            array["growth"] = growth
+    pieces = {"recurrent": recurrent, "window": window, "history": history, "answer": answer}
+    return written(header, pieces, version)
+
+
+def grown():
+    """A state of 70 tokens: a vector, and of each token a key of two numbers and a byte of it as BF16."""
+    arrays = [
+        {"name": "n", "layer": 0, "dtype": "F32", "shape": [2], "piece": "recurrent", "growth": "fixed"},
+        {"name": "K", "layer": 1, "dtype": "F32", "shape": [2], "piece": "page", "growth": "token"},
+        {"name": "V", "layer": 1, "dtype": "BF16", "shape": [1], "piece": "page", "growth": "token"},
+        {"name": "history", "layer": -1, "dtype": "I64", "shape": [0], "piece": "history"},
+        {"name": "answer", "layer": -1, "dtype": "I32", "shape": [0], "piece": "answer"},
+    ]
+    keys = numpy.zeros((128, 2), "<f4")
+    keys[:70] = numpy.arange(140).reshape(70, 2)
+    values = numpy.zeros(128, "<u2")
+    values[:70] = 0x3F80
+    pages = {f"page {p}": keys[64 * p :][:64].tobytes() + values[64 * p :][:64].tobytes() for p in range(2)}
+    header = {"model": "m", "weights": "bf16", "chunk": 64, "id": "1", "position": 70, "arrays": arrays}
+    recurrent = struct.pack("<2f", 1, 2)
+    # In any order.
+    pieces = {"page 1": pages["page 1"], "recurrent": recurrent, "page 0": pages["page 0"], "history": b"", "answer": b""}
+    return written(header, pieces)
 
 
 def test_small_states_are_those_that_the_server_reads():
     assert SMALL.read_bytes() == small()
-    assert VERSION_1.read_bytes() == small(version=1)
+    assert VERSION_2.read_bytes() == small(version=2)
+    assert GROWN.read_bytes() == grown()
 
 
-@pytest.mark.parametrize("path", [SMALL, VERSION_1])
+@pytest.mark.parametrize("path", [SMALL, VERSION_2])
 def test_reads_what_the_description_says(path):
     state = read_state(path)
     assert state.header["position"] == 12
@@ -97,17 +110,28 @@ def test_reads_what_the_description_says(path):
     assert seen_ids(state) == [3, 65]
 
 
-def test_reads_what_a_server_of_version_1_has_written():
+def test_a_state_that_grows_has_a_row_for_every_token(capsys):
+    state = read_state(GROWN)
+    assert state.arrays[("K", 1)].tolist() == numpy.arange(140).reshape(70, 2).tolist()
+    assert state.arrays[("V", 1)].tolist() == [[1]] * 70
+    assert state.arrays[("n", 0)].tolist() == [1, 2]
+    assert main(["state", str(GROWN)]) == 0
+    said = capsys.readouterr().out
+    assert "K [70, 2] in 1 layers, largest 139" in said
+    assert "page 1, 640 bytes" in said
+
+
+def test_reads_what_a_server_of_version_2_has_written():
     state = read_state(OF_A_SERVER)
-    assert (state.version, state.header["answer"]["request"]) == (1, "r-1")
+    assert (state.version, state.header["position"]) == (2, 32)
     assert state.arrays[("hash", 0)].shape == (2,)
 
 
 def test_a_version_makes_no_other_state():
-    assert compare(read_state(SMALL), read_state(VERSION_1)) == ["equal, to the bit"]
+    assert compare(read_state(SMALL), read_state(VERSION_2)) == ["equal, to the bit"]
 
 
-@pytest.mark.parametrize(("version", "sentence"), [(3, "version 3, and this program"), (0, "damaged: unknown version 0")])
+@pytest.mark.parametrize(("version", "sentence"), [(4, "version 4, and"), (1, "version 1, and"), (0, "damaged: unknown version 0")])
 def test_versions_that_it_does_not_know_are_refused_by_name(tmp_path, version, sentence):
     raw = small()
     (tmp_path / "other.state").write_bytes(raw[:8] + struct.pack("<I", version) + raw[12:])
@@ -133,7 +157,7 @@ def test_says_how_far_two_differ(tmp_path, capsys):
     assert "C of layer 0: 1 of 6 differ, by 0.5 at most, of 5.5" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [2, 3])
 def test_any_changed_byte_is_found(tmp_path, version):
     whole = small(version=version)
     for at in range(len(whole)):

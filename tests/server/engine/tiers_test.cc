@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <filesystem>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -14,7 +13,6 @@
 #include "server/session/state_transfer.h"
 #include "tests/server/engine/tier_server.h"
 #include "tests/support/engine/recording_folder.h"
-#include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 
 namespace recurve::testing::tiers_test {
@@ -224,22 +222,6 @@ TEST(Tiers, ARecordWithNumbersThatNoSessionHasIsNotUsed) {
   EXPECT_EQ(server->stats().sessions_not_restored, 3);
   EXPECT_EQ(server->command(Kind::kGet, "c").reason, EndReason::kNoSession);
   EXPECT_EQ(server.ask(turn("s", 2))->bits(), Server::quiet({turn("s", 1), turn("s", 2)})->bits());
-}
-
-// A folder that a server left which wrote states in version 1 of their form: the session "s" after
-// turn("s", 1), and a mark of it.
-TEST(Tiers, StatesOfVersion1AreReadAgain) {
-  const TempDir dir;
-  std::filesystem::copy(golden_dir() / "state_version_1", dir.path());
-  Server server(open_folder(dir.path().string()));
-  EXPECT_EQ(server->stats().sessions_not_restored, 0);
-  Request again = turn("s", 1);
-  again.id = "r-1";
-  EXPECT_EQ(server.ask(again)->ids(), Server::quiet({turn("s", 1)})->ids());
-  const std::vector<TokenBits> next = Server::quiet({turn("s", 1), turn("s", 2)})->bits();
-  EXPECT_EQ(server.ask(turn("s", 2))->bits(), next);
-  EXPECT_EQ(server->command(Kind::kRewind, "s", "here").reason, EndReason::kDone);
-  EXPECT_EQ(server.ask(turn("s", 2))->bits(), next);
 }
 
 // A disk that is full when the server starts: sessions go on as far as nothing is promised, and

@@ -195,6 +195,35 @@ TEST(ImageMemory, PiecesGoWithTheirLastOwners) {
   EXPECT_EQ(both->at(1).data.get()[19'999], std::byte{5});
 }
 
+// A state that goes on from another one shares the pages that are full.
+TEST(ImageMemory, FullPagesAreShared) {
+  const auto backend = make_backend("reference");
+  const StateLayout layout{
+      .arrays = {{.name = "x", .shape = {1000}},
+                 {.name = "K", .shape = {8}, .growth = StateGrowth::kPerToken}}};
+  constexpr int64_t kSlot = 4000, kPage = 64 * 8 * 4;
+  ImageMemory memory(*backend, layout);
+  NewImage first = memory.take(130);
+  ASSERT_EQ(first.rooms.size(), 1 + 3u);
+  EXPECT_EQ(memory.bytes(), kSlot + 3 * kPage);
+  EXPECT_EQ(memory.bytes(), static_cast<int64_t>(layout.bytes(130)));
+  std::memset(first.rooms[2].data(), 5, kPage);
+  NewImage second = memory.take(200, first.image, 130);
+  EXPECT_EQ(memory.bytes(), 2 * kSlot + (3 + 2) * kPage);
+  EXPECT_EQ(second.image->at(2).data, first.image->at(2).data);
+  EXPECT_NE(second.image->at(3).data, first.image->at(3).data) << "that was not full";
+  EXPECT_TRUE(second.rooms[1].empty() && second.rooms[2].empty());
+  EXPECT_EQ(second.rooms[3].size(), size_t{kPage});
+  NewImage back = memory.take(70, first.image, 130);  // a rewind
+  EXPECT_EQ(back.image->size(), 1 + 2u);
+  EXPECT_NE(back.image->at(2).data, first.image->at(2).data) << "it is written on";
+  first = back = {};
+  EXPECT_EQ(memory.bytes(), kSlot + 4 * kPage);
+  EXPECT_EQ(second.image->at(2).data.get()[kPage - 1], std::byte{5});
+  second = {};
+  EXPECT_EQ(memory.bytes(), 0);
+}
+
 // What is spared is what a session in a slot has reserved: no more once none is.
 TEST(LargeSessionMemory, WhatIsResidentIsOfTheSessionsThatAreOpen) {
   const StateLayout layout{.arrays = {{.name = "x", .shape = {10 << 20}}}};

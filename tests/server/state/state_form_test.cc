@@ -123,7 +123,7 @@ std::string file_of_corpus(const std::string& name) {
 
 // In both versions, whatever pieces the arrays are in here.
 TEST(StateForm, IsReadAsItIsDescribed) {
-  for (const char* file : {"small.state", "version_1.state"}) {
+  for (const char* file : {"small.state", "version_2.state"}) {
     for (const char* piece : {"window", "recurrent", "of another name"}) {
       SCOPED_TRACE(std::string(file) + ", " + piece);
       const std::string bytes = file_of_corpus(file);
@@ -236,9 +236,98 @@ TEST_F(LargeState, WhatReadingThrowsIsThrown) {
   }
 }
 
-TEST(StateForm, DamageIsFoundInVersion1Too) {
+// Of two pages, which come in another order than they are here.
+StateHeader grown_header() {
+  const auto per_token = StateGrowth::kPerToken;
+  return {.model = "m",
+          .weights = "bf16",
+          .chunk = 64,
+          .layout = {.arrays = {{.name = "n", .layer = 0, .shape = {2}},
+                                {.name = "K", .layer = 1, .shape = {2}, .growth = per_token},
+                                {.name = "V",
+                                 .layer = 1,
+                                 .dtype = DType::kBF16,
+                                 .shape = {1},
+                                 .growth = per_token}}}};
+}
+
+std::string refusal_of(const std::string& bytes, const StateHeader& wanted, int64_t tokens) {
+  try {
+    read_state(bytes.size(), reader_of(bytes), wanted, make_image(wanted.layout, tokens).rooms);
+  } catch (const StateError& error) {
+    return error.what();
+  }
+  return {};
+}
+
+TEST(StateForm, PagesAreReadAndWritten) {
+  const std::string bytes = file_of_corpus("grown.state");
+  const StateHeader wanted = grown_header();
+  EXPECT_EQ(wanted.layout.bytes(70), 8u + 2 * 640);
+  const NewImage made = make_image(wanted.layout, 70);
+  ASSERT_EQ(made.rooms.size(), 3u);
+  StateHeader out = read_state(bytes.size(), reader_of(bytes), wanted, made.rooms);
+  EXPECT_EQ(out.position, 70);
+  for (int64_t t = 0; t < 70; ++t) {
+    float key[2];
+    uint16_t value = 0;
+    const std::byte* page = made.rooms[1 + static_cast<size_t>(t / 64)].data();
+    std::memcpy(key, page + t % 64 * 8, sizeof key);
+    std::memcpy(&value, page + 64 * 8 + t % 64 * 2, sizeof value);
+    EXPECT_THAT(key, ::testing::ElementsAre(2 * t, 2 * t + 1));
+    EXPECT_EQ(value, 0x3F80);
+  }
+  const StateFrame frame = frame_of(out, made.image);
+  std::string again = frame.front;
+  for (const std::string_view part : written_parts(made.image)) again += part;
+  again += frame.back;
+  const NewImage second = make_image(wanted.layout, 70);
+  read_state(again.size(), reader_of(again), wanted, second.rooms);
+  for (size_t p = 0; p < 3; ++p) {
+    EXPECT_TRUE(std::ranges::equal(made.rooms[p], second.rooms[p])) << p;
+  }
+}
+
+TEST(StateForm, PagesAreThoseOfThePosition) {
+  const std::string bytes = file_of_corpus("grown.state");
+  EXPECT_EQ(refusal_of(bytes, grown_header(), 128), "") << "two pages, too";
+  EXPECT_THAT(refusal_of(bytes, grown_header(), 64), HasSubstr("absorbed 70 tokens"));
+  EXPECT_THAT(refusal_of(bytes, grown_header(), 129), HasSubstr("absorbed 70 tokens"));
+  StateHeader fixed = grown_header();
+  for (StateArray& array : fixed.layout.arrays) array.growth = StateGrowth::kFixed;
+  EXPECT_THAT(refusal_of(bytes, fixed, 0), HasSubstr("arrays"));
+}
+
+// With the checksum that the header then must have: nothing is taken for more than is there.
+TEST(StateForm, ForgedPagesAreRefused) {
+  const std::string good = file_of_corpus("grown.state");
+  const auto forged = [&](const std::string& from, const std::string& to) {
+    std::string bytes = good;
+    const size_t at = bytes.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    bytes.replace(at, from.size(), to);
+    uint32_t header = 0;
+    std::memcpy(&header, bytes.data() + 12, sizeof header);
+    header += static_cast<uint32_t>(to.size() - from.size());
+    std::memcpy(bytes.data() + 12, &header, sizeof header);
+    const uint64_t sum = checksum_of(bytes.substr(0, 24) + bytes.substr(32, header));
+    std::memcpy(bytes.data() + 24, &sum, sizeof sum);
+    return refusal_of(bytes, grown_header(), 70);
+  };
+  EXPECT_EQ(forged("\"id\": \"1\"", "\"id\": \"2\""), "");
+  const std::string position = "\"position\": ";
+  EXPECT_THAT(forged(position + "70", position + "129"), HasSubstr("arrays are not"));
+  EXPECT_THAT(forged(position + "70", position + "9223372036854775807"),
+              HasSubstr("arrays are not"));
+  EXPECT_THAT(forged("\"shape\": [1]", "\"shape\": [0]"), HasSubstr("grows by nothing"));
+  EXPECT_THAT(forged("\"growth\": \"token\"", "\"growth\": \"often\""), HasSubstr("unknown way"));
+  EXPECT_THAT(forged("\"page 1\"", "\"page 0\""), HasSubstr("no array is in"));
+  EXPECT_THAT(forged("\"page 1\"", "\"page 9\""), HasSubstr("no array is in"));
+}
+
+TEST(StateForm, DamageIsFoundInVersion2Too) {
   const StateHeader wanted = small_header("window");
-  const std::string good = file_of_corpus("version_1.state");
+  const std::string good = file_of_corpus("version_2.state");
   ASSERT_FALSE(error_of(good, wanted).first);
   for (size_t at = 0; at < good.size(); ++at) {
     std::string bad = good;
@@ -372,9 +461,12 @@ TEST_F(StateNumbers, AreIdsOfTheVocabulary) {
 
 TEST(StateForm, NewerAndForeignOnesAreRefusedByName) {
   std::string newer = written(header(), random_bytes(header().layout.bytes(), 6));
-  newer[8] = 3;
+  newer[8] = 4;
   EXPECT_EQ(error_of(newer).first, EndReason::kForeignState);
-  EXPECT_THAT(error_of(newer).second, HasSubstr("version 3"));
+  EXPECT_THAT(error_of(newer).second, HasSubstr("version 4"));
+  newer[8] = 1;  // not lost: it stays in its folder
+  EXPECT_EQ(error_of(newer).first, EndReason::kOtherModel);
+  EXPECT_THAT(error_of(newer).second, HasSubstr("version 1"));
   newer[8] = 0;  // which none ever was
   EXPECT_EQ(error_of(newer).first, EndReason::kStateLost);
   EXPECT_THAT(error_of(newer).second, HasSubstr("version 0"));
