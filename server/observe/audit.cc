@@ -19,25 +19,25 @@ namespace {
 // The lines of one tenant and kind.
 struct Account {
   RateBudget budget;
-  int64_t unsaid = 0;
+  int64_t omitted = 0;
 };
 
 constexpr RateBudget::Rate kAuditRate = {.at_once = kAuditAtOnce, .per_second = kAuditPerSecond};
-// Tenants are those of the keys file, whose names stay; should there be very many, all begin anew.
+// Tenants are those of the keys file; if there are very many, all accounts are reset.
 constexpr size_t kMostAccounts = 10'000;
 
-// How many lines were left out before this one; -1: this one is.
-int64_t may_say(std::string_view what, std::string_view tenant) {
+// The number of lines omitted before this one; -1: omit this one.
+int64_t omitted_before(std::string_view what, std::string_view tenant) {
   static std::mutex mutex;
   static std::map<std::pair<std::string, std::string>, Account, std::less<>> accounts;
   std::lock_guard lock(mutex);
   if (accounts.size() >= kMostAccounts) accounts.clear();
   Account& account = accounts[{std::string(what), std::string(tenant)}];
   if (!account.budget.spend(kAuditRate, std::chrono::steady_clock::now())) {
-    ++account.unsaid;
+    ++account.omitted;
     return -1;
   }
-  return std::exchange(account.unsaid, 0);
+  return std::exchange(account.omitted, 0);
 }
 
 }  // namespace
@@ -45,8 +45,8 @@ int64_t may_say(std::string_view what, std::string_view tenant) {
 void audit(std::string_view what, const Auditee& who, std::string_view result,
            std::string_view name) {
   try {
-    const int64_t unsaid = may_say(what, who.tenant);
-    if (unsaid < 0) return;
+    const int64_t omitted = omitted_before(what, who.tenant);
+    if (omitted < 0) return;
     log_event(LogLevel::kInfo, "audit",
               {{"what", what},
                {"tenant", who.tenant},
@@ -54,8 +54,8 @@ void audit(std::string_view what, const Auditee& who, std::string_view result,
                {"peer", who.peer},
                {"result", result},
                {"name", name},
-               {"unsaid", unsaid}});
-  } catch (const std::bad_alloc&) {  // what cannot be counted is not said
+               {"unsaid", omitted}});
+  } catch (const std::bad_alloc&) {  // without memory there is no line
   }
 }
 

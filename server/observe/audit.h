@@ -3,22 +3,22 @@
 
 namespace recurve {
 
-// Who did something, for the audit: of a stranger what is known of it. Never a key, nor its hash.
+// The caller, for the audit log: of an unauthenticated one what is known. Never a key or its hash.
 struct Auditee {
   std::string_view tenant, key_id, peer;
 };
 
-// A line of the log, event=audit, for what an operator may have to account for:
+// Logs an event=audit line, for actions that an operator may have to account for:
 //
 //   event=audit what=session_open tenant=alice key_id=0123456789ab peer=192.0.2.1 result=OK name=a
 //
 //   what           authentication, authorisation, limit, drain, abort_of_other, session_open,
 //                  session_fork, session_close, session_import, session_export, session_expired
-//   result         OK, a gRPC code, or why
-//   name           of what it was done to, or of the limit; empty: none
+//   result         OK, a gRPC code, or a reason
+//   name           of the object, or of the limit; empty: none
 //
-// Of what one tenant does of a kind a line each for the first kAuditAtOnce, and then
-// kAuditPerSecond; `unsaid` counts those that had none. Thread-safe; never throws.
+// Per tenant and kind, at most kAuditAtOnce lines at once and kAuditPerSecond on average; `unsaid`
+// is the number of lines omitted since the last one. Thread-safe; never throws.
 inline constexpr double kAuditAtOnce = 100, kAuditPerSecond = 2;
 void audit(std::string_view what, const Auditee& who, std::string_view result,
            std::string_view name = {});

@@ -46,13 +46,13 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
 
 using Pool = spdlog::details::thread_pool;
 
-// Waits as long as the reader makes it; false where nothing can be written.
+// Waits until the reader has taken it all. False: writing failed.
 bool write_whole(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t size = write(fd, text.data(), text.size());
     if (size >= 0) {
       text.remove_prefix(static_cast<size_t>(size));
-    } else if (errno == EAGAIN) {  // whoever shares the file has made it so
+    } else if (errno == EAGAIN) {  // a process that shares the file set O_NONBLOCK
       pollfd entry{fd, POLLOUT, 0};
       poll(&entry, 1, -1);
     } else if (errno != EINTR) {
@@ -62,7 +62,7 @@ bool write_whole(int fd, std::string_view text) {
   return true;
 }
 
-// What has become of the lines. Thread-safe.
+// Counts what happens to lines. Thread-safe.
 class Tally {
  public:
   explicit Tally(Pool& pool) : pool_(pool) {}
@@ -96,11 +96,11 @@ class Tally {
   std::atomic<uint64_t> posted_ = 0;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
-  uint64_t handled_ = 0;  // taken from the pool's queue, and written or failed
+  uint64_t handled_ = 0;  // taken from the pool's queue, then written or failed
   uint64_t failed_ = 0;
 };
 
-void tell_of_lost_lines();
+void log_lost_lines();
 
 // Writes to standard error, in the pool's thread.
 class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
@@ -112,17 +112,17 @@ class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
     spdlog::memory_buf_t line;
     formatter_->format(message, line);
     const bool written = write_whole(STDERR_FILENO, {line.data(), line.size()});
-    if (written) tell_of_lost_lines();  // before: what it adds is to be waited for, too
+    if (written) log_lost_lines();  // before handled(): waiters wait for this line too
     tally_.handled(written);
   }
-  void flush_() override {}  // nothing is kept back
+  void flush_() override {}  // nothing is buffered
 
  private:
   Tally& tally_;
 };
 
-// Makes the pool's thread, which takes no signals: those of the process are for others to handle,
-// and SIGPIPE is an error of write().
+// The pool's thread blocks all signals: other threads handle those of the process, and instead of
+// SIGPIPE write() returns an error.
 std::shared_ptr<Pool> make_pool() {
   sigset_t all, before;
   sigfillset(&all);
@@ -158,7 +158,7 @@ struct Log {
     auto logger =
         std::make_shared<spdlog::async_logger>("recurve", std::make_shared<StderrSink>(tally), pool,
                                                spdlog::async_overflow_policy::overrun_oldest);
-    // Where there is no memory for a line. By default it would be said on standard error.
+    // Called without memory for a line. The default handler writes to standard error.
     logger->set_error_handler([this](const std::string&) { tally.handled(false); });
     return logger;
   }
@@ -167,7 +167,7 @@ struct Log {
   Tally tally{*pool};
   const std::shared_ptr<spdlog::async_logger> events = make_logger(), texts = make_logger();
   std::atomic<LogFormat> format{LogFormat::kText};
-  uint64_t told_lost = 0;  // lines lost that an event has told of; the pool's thread's
+  uint64_t logged_lost = 0;  // lost lines that an event has counted; used by the pool's thread
 };
 
 // Never destroyed: other static objects may log while the process ends.
@@ -176,15 +176,15 @@ Log& log() {
   return *instance;
 }
 
-// Where there is room: a line that only pushes out another would itself be a loss to tell of.
-void tell_of_lost_lines() {
+// Only if the queue has capacity: otherwise the line would push out another one.
+void log_lost_lines() {
   const uint64_t lost = log().tally.lost();
-  if (lost == log().told_lost || log().pool->queue_size() > kLogLines / 2) return;
-  const uint64_t lines = lost - std::exchange(log().told_lost, lost);
+  if (lost == log().logged_lost || log().pool->queue_size() > kLogLines / 2) return;
+  const uint64_t lines = lost - std::exchange(log().logged_lost, lost);
   log_event(LogLevel::kWarning, "log_lines_dropped", {{"lines", lines}});
 }
 
-// Lines wait in memory: a text that somebody else chose does not decide how much.
+// Lines wait in memory, so text that a client chose is cut.
 std::string_view bounded(std::string_view text) {
   constexpr size_t kMostBytes = 4096;
   return text.substr(0, kMostBytes);
@@ -234,7 +234,7 @@ void log_event(LogLevel level, std::string_view event, std::initializer_list<Log
   try {
     log().post(*log().events, to_spdlog(level), format_event(log().format, event, fields));
   } catch (const std::exception&) {
-    // A line that cannot be made is lost; whoever logs has better things to do than to fail.
+    // The line is lost; logging must not fail its caller.
     log().tally.not_posted();
   }
 }

@@ -11,22 +11,20 @@ namespace recurve {
 
 // Structured logs: one event, one line, to standard error, through spdlog.
 //
-// Nobody who logs waits for who reads. Lines are written by a thread of the log's own; where the
-// reader of standard error is slower than they come, the oldest of kLogLines give way, and those
-// lost are counted: in log_lines_dropped(), and in an event log_lines_dropped once there is room.
+// Logging never waits for the reader of standard error: the log has a thread that writes. If more
+// than kLogLines lines wait, the oldest are dropped and counted: in log_lines_dropped(), and in an
+// event log_lines_dropped once the queue is half empty.
 //
 //   time=2026-03-01T12:00:00.123Z level=info event=request_finished request_id=r17 tokens=12
 //   {"time":"2026-03-01T12:00:00.123Z","level":"info","event":"request_finished",...}
 //
 // Event and field names are snake_case constants; ids, counts and seconds go into fields. Text of a
-// prompt or an answer is logged at kDebug and below, never above.
+// prompt or an answer is logged at kDebug and kTrace only.
 
 enum class LogLevel { kTrace, kDebug, kInfo, kWarning, kError, kOff };
 enum class LogFormat { kText, kJson };
 
-// "trace" "debug" "info" "warning" "error" "off"; "text" "json"; nothing for any other name.
-
-// A string is viewed, not copied: it has to live to the end of the call it is passed to.
+// A string is not copied: it must outlive the call to which the value is passed.
 class LogValue {
  public:
   using Variant = std::variant<bool, int64_t, uint64_t, double, std::string_view>;
@@ -52,35 +50,33 @@ struct LogField {
   LogValue value;
 };
 
-// Lines that may wait for whoever reads standard error.
+// Lines that may wait to be written.
 constexpr size_t kLogLines = 4096;
 
-// Once, before other threads log; until then the level is kInfo and the format kText.
+// Call once, before other threads log; until then the level is kInfo and the format kText.
 void init_logging(LogLevel level, LogFormat format);
 
-// For callers whose fields cost something to make.
+// For callers whose fields are expensive to compute.
 bool log_enabled(LogLevel level);
 
 // Thread-safe; never throws. A line is written whole.
 //   log_event(LogLevel::kInfo, "request_finished", {{"request_id", id}, {"tokens", 12}});
 void log_event(LogLevel level, std::string_view event, std::initializer_list<LogField> fields = {});
 
-// Text for whoever watches the process, as it is, in order with the log's lines and under the same
-// guarantees. At every level. In JSON each of its lines is an event "text", so that whoever
-// collects the log finds nothing else there.
+// Writes text for an operator unchanged, at every level, in order with the log's lines and with the
+// same guarantees. In JSON each of its lines is an event "text", so that standard error has only
+// JSON.
 void log_text(std::string_view text);
 
-// Waits until all that was logged before has been written or lost, but no longer than `most`. False
-// where it gave up.
+// Waits until everything logged before is written or lost, at most for `most`. False: it is not.
 bool flush_log(std::chrono::milliseconds most);
 
-// Lines and texts that were lost since the start: their reader was too slow, or could not be
-// written to.
+// Lines and texts lost since the start: the reader was too slow, or writing failed.
 uint64_t log_lines_dropped();
 
 // The part of a line that follows time and level: `event=... key=value ...`, or
 // `"event":"...","key":value,...`. Values are escaped so that no value can end its line, start a
-// field or move a terminal's cursor: everything but printable ASCII becomes a JSON string with
+// field or move a terminal's cursor: text other than printable ASCII becomes a JSON string with
 // \u escapes, bytes that are not UTF-8 become U+FFFD, and JSON has null for NaN and infinities.
 std::string format_event(LogFormat format, std::string_view event,
                          std::initializer_list<LogField> fields);

@@ -9,8 +9,8 @@
 #include <prometheus/text_serializer.h>
 
 #include <array>
+#include <cstddef>
 #include <functional>
-#include <iterator>
 #include <map>
 #include <mutex>
 #include <string>
@@ -27,47 +27,33 @@ using prometheus::Histogram;
 using prometheus::Registry;
 using Buckets = Histogram::BucketBoundaries;
 
-// From a tiny model on an idle machine to a long prompt behind a queue.
 const Buckets kRequestSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
                                  1,     2.5,    5,     10,   25,    50,   100, 250,  500};
 const Buckets kTokenSeconds = {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03,
                                0.05,   0.075,   0.1,    0.15,  0.25,   0.5,   1,    2.5,  5};
 const Buckets kRows = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192};
 
-constexpr std::array<const char*, Metrics::kRefusals> kRefusalNames = {
-    "too_many", "too_many_of_address", "no_file_left"};
-
-// As FrameCounter has them.
-constexpr std::array<const char*, 7> kFloodNames = {
-    "resets", "pings", "settings", "empty_data", "ignored_frames", "headers", "half_sent_messages"};
-
+constexpr std::array kRefusalNames = {"too_many", "too_many_of_address", "no_file_left"};
+static_assert(kRefusalNames.size() == Metrics::kRefusals);
 constexpr std::array<std::array<const char*, 2>, Metrics::kOfTenant> kTenantCounters = {{
-    {"recurve_tenant_requests_total", "Requests of a tenant that ended, refused ones too"},
+    {"recurve_tenant_requests_total", "Requests of a tenant that ended, including refused ones"},
     {"recurve_tenant_refused_total", "Requests of a tenant that were refused or failed"},
     {"recurve_tenant_prompt_tokens_total", "Prompt tokens of a tenant's requests"},
     {"recurve_tenant_generated_tokens_total", "Tokens generated for a tenant"},
 }};
 constexpr const char* kOtherTenants = "other";
 
-prometheus::Family<Counter>& counters(Registry& registry, const char* name, const char* help) {
+prometheus::Family<Counter>& counter_family(Registry& registry, const char* name,
+                                            const char* help) {
   return prometheus::BuildCounter().Name(name).Help(help).Register(registry);
 }
 
-prometheus::Family<Gauge>& gauges(Registry& registry, const char* name, const char* help) {
-  return prometheus::BuildGauge().Name(name).Help(help).Register(registry);
-}
-
 Counter& counter(Registry& registry, const char* name, const char* help) {
-  return counters(registry, name, help).Add({});
+  return counter_family(registry, name, help).Add({});
 }
 
 Gauge& gauge(Registry& registry, const char* name, const char* help) {
-  return gauges(registry, name, help).Add({});
-}
-
-// To be called by one thread at a time.
-void count_up_to(Counter& counter, int64_t count) {
-  counter.Increment(static_cast<double>(count) - counter.Value());
+  return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add({});
 }
 
 Histogram& histogram(Registry& registry, const char* name, const char* help,
@@ -75,95 +61,69 @@ Histogram& histogram(Registry& registry, const char* name, const char* help,
   return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, buckets);
 }
 
+// A series of the family for each value of its label.
+template <typename Metric, size_t N, typename... Args>
+std::array<Metric*, N> add_series(prometheus::Family<Metric>& family, const char* label,
+                                  const std::array<const char*, N>& values, const Args&... args) {
+  std::array<Metric*, N> all;
+  for (size_t i = 0; i < N; ++i) all[i] = &family.Add({{label, values[i]}}, args...);
+  return all;
+}
+
+template <size_t N>
+std::array<Counter*, N> counters(Registry& registry, const char* name, const char* help,
+                                 const char* label, const std::array<const char*, N>& values) {
+  return add_series(counter_family(registry, name, help), label, values);
+}
+
+template <size_t N>
+std::array<Gauge*, N> gauges(Registry& registry, const char* name, const char* help,
+                             const char* label, const std::array<const char*, N>& values) {
+  return add_series(prometheus::BuildGauge().Name(name).Help(help).Register(registry), label,
+                    values);
+}
+
+template <size_t N>
+void set_all(const std::array<Gauge*, N>& gauges, const std::array<int64_t, N>& values) {
+  for (size_t i = 0; i < N; ++i) gauges[i]->Set(static_cast<double>(values[i]));
+}
+
+// One thread at a time.
+void count_up_to(Counter& counter, int64_t count) {
+  counter.Increment(static_cast<double>(count) - counter.Value());
+}
+
+template <size_t N>
+void count_all_up_to(const std::array<Counter*, N>& counters,
+                     const std::array<int64_t, N>& counts) {
+  for (size_t i = 0; i < N; ++i) count_up_to(*counters[i], counts[i]);
+}
+
 }  // namespace
 
 struct Metrics::Impl {
   Impl() {
-    auto& finished_family = counters(registry, "recurve_requests_finished_total",
-                                     "Answers that ended, by reason; one a choice");
+    auto& finished_family = counter_family(registry, "recurve_requests_finished_total",
+                                           "Finished answers, one per choice, by reason");
     for (const EndRow& row : kEnds) {
       if (row.metric == nullptr) continue;
       finished[static_cast<size_t>(row.reason)] = &finished_family.Add({{"reason", row.metric}});
     }
     auto& error_family =
-        counters(registry, "recurve_errors_total", "Calls that failed, by gRPC status code");
+        counter_family(registry, "recurve_errors_total", "Failed calls, by gRPC status code");
     for (size_t code = 1; code < errors.size(); ++code) {
       errors[code] = &error_family.Add({{"code", std::string(kCodeNames[code])}});
     }
-    auto& refusal_family = counters(registry, "recurve_connections_refused_total",
-                                    "Connections that were closed as they came, by reason");
-    for (size_t i = 0; i < refused.size(); ++i) {
-      refused[i] = &refusal_family.Add({{"reason", kRefusalNames[i]}});
-    }
-    auto& flood_family = counters(registry, "recurve_floods_total",
-                                  "Connections that were ended for what they flooded the server "
-                                  "with");
-    for (size_t i = 0; i < floods.size(); ++i)
-      floods[i] = &flood_family.Add({{"of", kFloodNames[i]}});
     for (size_t i = 0; i < tenant_families.size(); ++i) {
       const auto [name, help] = kTenantCounters[i];
-      tenant_families[i] = &counters(registry, name, help);
-    }
-    auto& begin_family = counters(registry, "recurve_prefix_prompts_total",
-                                  "Prompts that began, by whether they did with a state that "
-                                  "another one had left, or why not");
-    for (size_t i = 0; i < prefix_prompts.size(); ++i) {
-      prefix_prompts[i] = &begin_family.Add({{"begin", kPrefixMisses[i]}});
-    }
-    auto& prefix_family =
-        counters(registry, "recurve_prefix_tokens_total",
-                 "Tokens that prompts had begun with before: spared, or absorbed anew as no state "
-                 "was to be kept of them (replayed) or none was there any more (lost)");
-    prefix_spared = &prefix_family.Add({{"of", "spared"}});
-    prefix_replayed = &prefix_family.Add({{"of", "replayed"}});
-    prefix_lost = &prefix_family.Add({{"of", "lost"}});
-    auto& span_family = counters(registry, "recurve_trace_spans_total",
-                                 "Spans of traced calls, by whether the collector has them");
-    spans_sent = &span_family.Add({{"result", "sent"}});
-    spans_dropped = &span_family.Add({{"result", "dropped"}});
-    auto& constraint_family =
-        counters(registry, "recurve_constraints_total",
-                 "What answers had to be, by what became of it: compiled, there already, refused, "
-                 "given up as nobody waited any more, or turned away as too many waited");
-    constraints_compiled = &constraint_family.Add({{"outcome", "compiled"}});
-    constraints_cached = &constraint_family.Add({{"outcome", "cached"}});
-    constraints_refused = &constraint_family.Add({{"outcome", "refused"}});
-    constraints_given_up = &constraint_family.Add({{"outcome", "given_up"}});
-    constraints_turned_away = &constraint_family.Add({{"outcome", "turned_away"}});
-    auto& slot_family = gauges(registry, "recurve_slots", "State slots on the device, by use");
-    slots_free = &slot_family.Add({{"tier", "free"}});
-    slots_running = &slot_family.Add({{"tier", "running"}});
-    slots_session_idle = &slot_family.Add({{"tier", "session_idle"}});
-    auto& session_family =
-        gauges(registry, "recurve_sessions", "Open sessions, by where their state is");
-    sessions_slot = &session_family.Add({{"tier", "slot"}});
-    sessions_host = &session_family.Add({{"tier", "host"}});
-    sessions_disk = &session_family.Add({{"tier", "disk"}});
-    sessions_empty = &session_family.Add({{"tier", "empty"}});
-    auto& move_family = counters(registry, "recurve_session_moves_total",
-                                 "States of sessions that have moved, by where to");
-    moves_slot = &move_family.Add({{"to", "slot"}});
-    moves_host = &move_family.Add({{"to", "host"}});
-    moves_disk = &move_family.Add({{"to", "disk"}});
-    auto& call_family =
-        prometheus::BuildHistogram()
-            .Name("recurve_state_dir_seconds")
-            .Help(
-                "What a server asks of --state-dir: a change of a durable session is committed, "
-                "a state is written to leave host memory, one is read")
-            .Register(registry);
-    auto& failure_family =
-        counters(registry, "recurve_state_dir_failures_total", "Of these, those that failed");
-    for (size_t i = 0; i < state_dir_calls.size(); ++i) {
-      state_dir_calls[i] = &call_family.Add({{"call", kStateDirCalls[i]}}, kTokenSeconds);
-      state_dir_failures[i] = &failure_family.Add({{"call", kStateDirCalls[i]}});
+      tenant_families[i] = &counter_family(registry, name, help);
     }
   }
 
   std::vector<prometheus::MetricFamily> collect() const {
     {
       std::lock_guard lock(log_mutex);
-      count_up_to(log_lines, log_lines_dropped());
+      count_up_to(log_lines, static_cast<int64_t>(log_lines_dropped()));
     }
     return registry.Collect();
   }
@@ -174,68 +134,114 @@ struct Metrics::Impl {
   Gauge& running = gauge(registry, "recurve_requests_running", "Requests that hold a slot");
   Gauge& waiting = gauge(registry, "recurve_requests_waiting", "Requests in the queue");
   Gauge& expected_queue = gauge(registry, "recurve_expected_queue_seconds",
-                                "What a short request that came now would wait for its first step");
-  Gauge& connections = gauge(registry, "recurve_connections", "Connections of clients");
+                                "Expected wait of a new short request before its first step");
+  std::array<Counter*, kEnds.size()> finished{};     // by EndReason; null: not counted
+  std::array<Counter*, kCodeNames.size()> errors{};  // by Code; null: OK
+  Gauge& connections = gauge(registry, "recurve_connections", "Open client connections");
+  const std::array<Counter*, kRefusals> refused =
+      counters(registry, "recurve_connections_refused_total",
+               "Connections closed on arrival, by reason", "reason", kRefusalNames);
+  const std::array<Counter*, kFloods.size()> floods = counters(
+      registry, "recurve_floods_total",
+      "Connections ended because the client flooded the server, by kind of flood", "of", kFloods);
+
   Counter& prompt_tokens =
-      counter(registry, "recurve_prompt_tokens_total", "Prompt tokens absorbed");
+      counter(registry, "recurve_prompt_tokens_total", "Prompt tokens processed");
   Counter& generated_tokens =
       counter(registry, "recurve_generated_tokens_total", "Tokens generated");
-  mutable std::mutex log_mutex;
-  Counter& log_lines = counter(registry, "recurve_log_lines_dropped_total",
-                               "Lines of the log that were lost because nobody read them in time");
-  Gauge& session_host_bytes = gauge(registry, "recurve_session_host_bytes",
-                                    "Host memory that holds states of idle sessions");
+
+  const std::array<Gauge*, 3> slots =
+      gauges<3>(registry, "recurve_slots", "State slots on the device, by use", "tier",
+                {"free", "running", "session_idle"});
+  const std::array<Gauge*, 4> sessions =
+      gauges<4>(registry, "recurve_sessions", "Open sessions, by location of their state", "tier",
+                {"slot", "host", "disk", "empty"});
+  const std::array<Counter*, 3> session_moves =
+      counters<3>(registry, "recurve_session_moves_total",
+                  "Moves of session states, by destination", "to", {"slot", "host", "disk"});
+  Gauge& session_host_bytes =
+      gauge(registry, "recurve_session_host_bytes", "Host memory used by states of idle sessions");
+  const std::array<Histogram*, kStateDirCalls.size()> state_dir_calls =
+      add_series(prometheus::BuildHistogram()
+                     .Name("recurve_state_dir_seconds")
+                     .Help("Time of one operation on --state-dir: commit a change of a durable "
+                           "session, spill a state from host memory, or read a state")
+                     .Register(registry),
+                 "call", kStateDirCalls, kTokenSeconds);
+  const std::array<Counter*, kStateDirCalls.size()> state_dir_failures =
+      counters(registry, "recurve_state_dir_failures_total", "Failed operations on --state-dir",
+               "call", kStateDirCalls);
   Gauge& state_dir_bytes =
-      gauge(registry, "recurve_state_dir_bytes", "Bytes of all files of --state-dir");
-  Gauge& state_dir_set_aside =
-      gauge(registry, "recurve_state_dir_set_aside",
-            "Files of --state-dir that are damaged, or foreign, and were set aside");
+      gauge(registry, "recurve_state_dir_bytes", "Bytes of all files in --state-dir");
+  Gauge& state_dir_set_aside = gauge(registry, "recurve_state_dir_set_aside",
+                                     "Damaged or foreign files in --state-dir that were set aside");
   Counter& state_dir_syncs =
       counter(registry, "recurve_state_dir_syncs_total",
-              "Syncs of files of --state-dir, which commits that come together share");
+              "Syncs of files in --state-dir, which concurrent commits share");
 
+  const std::array<Counter*, kPrefixMisses.size()> prefix_prompts =
+      counters(registry, "recurve_prefix_prompts_total",
+               "Started prompts, by whether they reused a cached prefix state (hit) or why not",
+               "begin", kPrefixMisses);
+  const std::array<Counter*, 3> prefix_tokens = counters<3>(
+      registry, "recurve_prefix_tokens_total",
+      "Prompt tokens of known prefixes: spared by a cached state, or processed again because no "
+      "state was cached there (replayed) or it was evicted or not readable (lost)",
+      "of", {"spared", "replayed", "lost"});
   Gauge& prefix_states =
-      gauge(registry, "recurve_prefix_states", "States that prompts have left in host memory");
+      gauge(registry, "recurve_prefix_states", "Cached prefix states in host memory");
   Gauge& prefix_bytes =
-      gauge(registry, "recurve_prefix_bytes", "What these take, of --prefix-memory");
+      gauge(registry, "recurve_prefix_bytes",
+            "Bytes of the cached prefix states in host memory, limited by --prefix-memory");
   Gauge& prefix_on_disk =
       gauge(registry, "recurve_prefix_states_on_disk",
-            "States that prompts have left on the disk, of which some are in host memory too");
+            "Cached prefix states on disk, some of which are in host memory too");
   Gauge& prefix_bytes_on_disk =
-      gauge(registry, "recurve_prefix_bytes_on_disk", "What these take, of --state-disk");
+      gauge(registry, "recurve_prefix_bytes_on_disk",
+            "Bytes of the cached prefix states on disk, limited by --state-disk");
 
+  const std::array<Counter*, 5> constraints =
+      counters<5>(registry, "recurve_constraints_total",
+                  "Constraints of requests, by outcome: compiled, cached, refused, given up "
+                  "because no request waited any more, or turned away because too many waited",
+                  "outcome", {"compiled", "cached", "refused", "given_up", "turned_away"});
   Gauge& constraints_waiting = gauge(registry, "recurve_constraints_waiting",
-                                     "Constraints that are being compiled, or wait");
+                                     "Constraints being compiled or waiting for it");
   Gauge& constraint_bytes =
-      gauge(registry, "recurve_constraint_bytes",
-            "Memory of compiled constraints that are kept for whoever asks again");
+      gauge(registry, "recurve_constraint_bytes", "Memory of cached constraints");
   Histogram& constraint = histogram(registry, "recurve_constraint_seconds",
-                                    "Of a processor, on compiling one constraint", kRequestSeconds);
+                                    "Processor time to compile one constraint", kRequestSeconds);
 
   Histogram& queue = histogram(registry, "recurve_queue_seconds",
-                               "From a request's arrival to its first step", kRequestSeconds);
-  Histogram& prefill = histogram(registry, "recurve_prefill_seconds",
-                                 "From a request's first step to its first token", kRequestSeconds);
+                               "Time from a request's arrival to its first step", kRequestSeconds);
+  Histogram& prefill =
+      histogram(registry, "recurve_prefill_seconds",
+                "Time from a request's first step to its first token", kRequestSeconds);
   Histogram& text_queue =
       histogram(registry, "recurve_text_queue_seconds",
-                "From a call's arrival to where a thread reads its text", kRequestSeconds);
-  Histogram& text = histogram(registry, "recurve_text_seconds",
-                              "Reading a call's text or messages to ids", kRequestSeconds);
+                "Time from a call's arrival until a thread reads its text", kRequestSeconds);
+  Histogram& text =
+      histogram(registry, "recurve_text_seconds",
+                "Time to convert a call's text or messages to token ids", kRequestSeconds);
   Histogram& ttft = histogram(registry, "recurve_time_to_first_token_seconds",
-                              "From a request's arrival to its first token", kRequestSeconds);
+                              "Time from a request's arrival to its first token", kRequestSeconds);
   Histogram& inter_token = histogram(registry, "recurve_inter_token_seconds",
-                                     "Between two tokens of an answer", kTokenSeconds);
+                                     "Time between two tokens of an answer", kTokenSeconds);
   Histogram& decode = histogram(registry, "recurve_decode_seconds",
-                                "From a request's first token to its last", kRequestSeconds);
+                                "Time from a request's first token to its last", kRequestSeconds);
   Histogram& step =
-      histogram(registry, "recurve_step_seconds", "One step of the engine", kTokenSeconds);
-  Histogram& rows = histogram(registry, "recurve_batch_rows", "Tokens in a step's batch", kRows);
+      histogram(registry, "recurve_step_seconds", "Time of one step of the engine", kTokenSeconds);
+  Histogram& rows =
+      histogram(registry, "recurve_batch_rows", "Tokens in the batch of a step", kRows);
 
-  std::array<Counter*, kEnds.size()> finished{};  // null: not counted
-  std::array<Counter*, kRefusals> refused{};
-  std::array<Counter*, kFloodNames.size()> floods{};
+  const std::array<Counter*, 2> spans =
+      counters<2>(registry, "recurve_trace_spans_total",
+                  "Spans of traced calls, by whether the collector accepted them", "result",
+                  {"sent", "dropped"});
+  mutable std::mutex log_mutex;
+  Counter& log_lines = counter(registry, "recurve_log_lines_dropped_total",
+                               "Log lines lost because they were not read in time");
 
-  // Of a tenant, or of the others together.
   using OfTenant = std::array<Counter*, kOfTenant>;
   OfTenant& of_tenant(std::string_view name) {
     auto found = tenants.find(name);
@@ -250,16 +256,6 @@ struct Metrics::Impl {
   std::array<prometheus::Family<Counter>*, kOfTenant> tenant_families{};
   std::mutex tenants_mutex;
   std::map<std::string, OfTenant, std::less<>> tenants;
-  std::array<Counter*, kCodeNames.size()> errors{};  // [0], OK, is no error
-  std::array<Counter*, std::size(kPrefixMisses)> prefix_prompts{};
-  Counter *constraints_compiled, *constraints_cached, *constraints_refused, *constraints_given_up,
-      *constraints_turned_away;
-  Counter *prefix_spared, *prefix_replayed, *prefix_lost, *spans_sent, *spans_dropped;
-  Gauge *slots_free, *slots_running, *slots_session_idle;
-  Gauge *sessions_slot, *sessions_host, *sessions_disk, *sessions_empty;
-  Counter *moves_slot, *moves_host, *moves_disk;
-  std::array<Histogram*, std::size(kStateDirCalls)> state_dir_calls{};
-  std::array<Counter*, std::size(kStateDirCalls)> state_dir_failures{};
 };
 
 Metrics::Metrics() : impl_(std::make_unique<Impl>()) {}
@@ -306,19 +302,12 @@ void Metrics::add_generated_tokens(int64_t n) {
 }
 
 void Metrics::set_slots(int64_t free, int64_t running, int64_t session_idle) {
-  impl_->slots_free->Set(static_cast<double>(free));
-  impl_->slots_running->Set(static_cast<double>(running));
-  impl_->slots_session_idle->Set(static_cast<double>(session_idle));
+  set_all(impl_->slots, {free, running, session_idle});
 }
 
 void Metrics::set_sessions(const SessionTiers& tiers) {
-  impl_->sessions_slot->Set(static_cast<double>(tiers.in_slot));
-  impl_->sessions_host->Set(static_cast<double>(tiers.in_host));
-  impl_->sessions_disk->Set(static_cast<double>(tiers.on_disk));
-  impl_->sessions_empty->Set(static_cast<double>(tiers.empty));
-  count_up_to(*impl_->moves_slot, tiers.to_slot);
-  count_up_to(*impl_->moves_host, tiers.to_host);
-  count_up_to(*impl_->moves_disk, tiers.to_disk);
+  set_all(impl_->sessions, {tiers.in_slot, tiers.in_host, tiers.on_disk, tiers.empty});
+  count_all_up_to(impl_->session_moves, {tiers.to_slot, tiers.to_host, tiers.to_disk});
 }
 
 void Metrics::set_session_host_bytes(int64_t bytes) {
@@ -332,16 +321,17 @@ void Metrics::set_state_dir(const StateDirUse& use) {
 }
 
 void Metrics::observe_state_dir(int call, double seconds, bool failed) {
-  const auto place = static_cast<size_t>(call);
-  impl_->state_dir_calls.at(place)->Observe(seconds);
-  if (failed) impl_->state_dir_failures.at(place)->Increment();
+  const auto index = static_cast<size_t>(call);
+  impl_->state_dir_calls.at(index)->Observe(seconds);
+  if (failed) impl_->state_dir_failures.at(index)->Increment();
 }
 
 void Metrics::add_prefix(int miss, int64_t tokens, int64_t replayed, int64_t lost) {
-  impl_->prefix_replayed->Increment(static_cast<double>(replayed));
   impl_->prefix_prompts.at(static_cast<size_t>(miss))->Increment();
-  impl_->prefix_spared->Increment(static_cast<double>(tokens));
-  impl_->prefix_lost->Increment(static_cast<double>(lost));
+  const std::array counts = {tokens, replayed, lost};
+  for (size_t i = 0; i < counts.size(); ++i) {
+    impl_->prefix_tokens[i]->Increment(static_cast<double>(counts[i]));
+  }
 }
 
 void Metrics::set_prefixes(const PrefixTiers& tiers) {
@@ -352,11 +342,8 @@ void Metrics::set_prefixes(const PrefixTiers& tiers) {
 }
 
 void Metrics::set_constraints(const ConstraintUse& use) {
-  count_up_to(*impl_->constraints_compiled, use.compiled);
-  count_up_to(*impl_->constraints_cached, use.from_cache);
-  count_up_to(*impl_->constraints_refused, use.refused);
-  count_up_to(*impl_->constraints_given_up, use.given_up);
-  count_up_to(*impl_->constraints_turned_away, use.turned_away);
+  count_all_up_to(impl_->constraints,
+                  {use.compiled, use.from_cache, use.refused, use.given_up, use.turned_away});
   impl_->constraints_waiting.Set(static_cast<double>(use.waiting));
   impl_->constraint_bytes.Set(static_cast<double>(use.cached_bytes));
 }
@@ -379,8 +366,7 @@ void Metrics::observe_step(double seconds, int64_t rows) {
 }
 
 void Metrics::add_spans(Spans result, int64_t n) {
-  (result == Spans::kSent ? impl_->spans_sent : impl_->spans_dropped)
-      ->Increment(static_cast<double>(n));
+  impl_->spans[static_cast<size_t>(result)]->Increment(static_cast<double>(n));
 }
 
 std::string Metrics::text() const {

@@ -1,4 +1,6 @@
 #pragma once
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -9,39 +11,44 @@
 
 namespace recurve {
 
-// Of constraints that answers had to keep to; the counts since the start.
+// Constraints of answers; counts since the start.
 struct ConstraintUse {
   int64_t compiled = 0, from_cache = 0, refused = 0;
-  int64_t given_up = 0;     // under way, and nobody waited any more
+  int64_t given_up = 0;     // no request waited any more
   int64_t turned_away = 0;  // too many waited
-  int64_t waiting = 0;      // now, what is under way included
+  int64_t waiting = 0;      // now, including those being compiled
   int64_t cached_bytes = 0;
 };
 
 // The server's counters for Prometheus. Every series exists from the start (a rate over a series
 // that appears late misses its first event), and an event is one atomic addition or one histogram
-// under its own mutex: no look-up, no string. Thread-safe. deploy/README.md's table lists them all.
+// with its own mutex: no lookup, no string. Thread-safe. deploy/README.md has a table of them all.
 //
-// The header names no Prometheus type, so that who reports need not link it.
+// This header names no Prometheus type, so that its users need not link the library.
 class Metrics final : public EngineMetrics {
  public:
-  // Why a connection was closed as it came.
+  // Why a connection was closed on arrival.
   enum class Refusal {
-    kTooMany,           // of all together
+    kTooMany,           // in all
     kTooManyOfAddress,  // of the peer's address
     kNoFile,            // the process has no descriptor left; it waits for one
   };
   static constexpr int kRefusals = 3;
 
-  // What became of the spans of traced calls.
+  // Values of the label "of" of recurve_floods_total, in the order of FrameCounter::Flood.
+  static constexpr std::array kFloods = {
+      "resets",         "pings",   "settings",          "empty_data",
+      "ignored_frames", "headers", "half_sent_messages"};
+
+  // The result for spans of traced calls.
   enum class Spans {
-    kSent,     // to the collector
-    kDropped,  // it did not take them, or too many waited
+    kSent,     // the collector has accepted them
+    kDropped,  // the collector did not accept them, or too many waited
   };
-  // What is counted for each tenant.
+  // Counters per tenant.
   enum class Of { kRequests, kRefused, kPromptTokens, kGeneratedTokens };
   static constexpr int kOfTenant = 4;
-  // Tenants that have series of their own; those that come after them are "other" together.
+  // Tenants with separate series; all later ones share the label "other".
   static constexpr size_t kMostTenants = 100;
 
   Metrics();
@@ -51,7 +58,7 @@ class Metrics final : public EngineMetrics {
 
   // Requests.
   void request_received();  // recurve_requests_total
-  // recurve_requests_finished_total{reason}, where the reason has a label
+  // recurve_requests_finished_total{reason}, if the reason has a label
   void request_finished(EndReason);
   void request_failed(Code);  // recurve_errors_total{code}
   // recurve_requests_{running,waiting}
@@ -61,11 +68,11 @@ class Metrics final : public EngineMetrics {
   // Connections. recurve_connections, recurve_connections_refused_total{reason}.
   void set_connections(int64_t n);
   void connection_refused(Refusal);
-  // recurve_floods_total{of}: connections of HTTP/2 that were ended for it; a FrameCounter::Flood.
+  // recurve_floods_total{of}; of: a FrameCounter::Flood.
   void flood_ended(int of);
 
-  // Tenants. recurve_tenant_{requests,refused,prompt_tokens,generated_tokens}_total{tenant}: an
-  // exception to what is said above, as names come late, and under a mutex.
+  // Tenants. recurve_tenant_{requests,refused,prompt_tokens,generated_tokens}_total{tenant}. Unlike
+  // the others these appear with the tenant's first request, and take a mutex and a lookup.
   void count_for(std::string_view tenant, Of, int64_t n = 1);
 
   // Tokens. recurve_prompt_tokens_total, recurve_generated_tokens_total; negative n is ignored.
@@ -90,13 +97,13 @@ class Metrics final : public EngineMetrics {
   // recurve_constraints_total{outcome}, recurve_constraints_waiting, recurve_constraint_bytes. One
   // thread at a time.
   void set_constraints(const ConstraintUse& use);
-  void observe_constraint(double seconds);  // recurve_constraint_seconds: of a processor, on one
+  void observe_constraint(double seconds);  // recurve_constraint_seconds
 
   // Times, in seconds.
   void observe_queue(double seconds) override;    // recurve_queue_seconds: received to admitted
   void observe_prefill(double seconds) override;  // recurve_prefill_seconds: to first token
-  // From a request's arrival to where a thread reads its text, and how long that takes:
-  // recurve_text_queue_seconds, recurve_text_seconds.
+  // recurve_text_queue_seconds: received until a thread reads the text. recurve_text_seconds:
+  // reading.
   void observe_text(double waited, double worked);
   void observe_ttft(double seconds);         // recurve_time_to_first_token_seconds: from received
   void observe_inter_token(double seconds);  // recurve_inter_token_seconds
@@ -107,9 +114,9 @@ class Metrics final : public EngineMetrics {
   // recurve_trace_spans_total{result}
   void add_spans(Spans, int64_t n);
 
-  // Logs: recurve_log_lines_dropped_total, of this process, is log_lines_dropped() of log.h.
+  // recurve_log_lines_dropped_total is log_lines_dropped() of log.h.
 
-  // Everything in the Prometheus text format 0.0.4.
+  // All metrics in the Prometheus text format 0.0.4.
   std::string text() const;
 
  private:

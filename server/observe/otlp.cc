@@ -24,7 +24,7 @@ namespace beast = boost::beast;
 namespace http = boost::beast::http;
 using Error = beast::error_code;
 
-// In JSON, numbers of 64 bits are strings.
+// OTLP in JSON has 64-bit integers as strings.
 json value_of(const TraceSpan::Value& value) {
   if (const auto* text = std::get_if<std::string>(&value)) return {{"stringValue", *text}};
   if (const auto* number = std::get_if<double>(&value)) return {{"doubleValue", *number}};
@@ -60,7 +60,7 @@ json span_object(const TraceSpan& span) {
   return object;
 }
 
-// One request and its response, each step begun by the one before it.
+// One request and its response. Each step starts the next one.
 class Post {
  public:
   Post(const OtlpTarget& target, const std::string& body)
@@ -81,10 +81,10 @@ class Post {
       stream_.async_connect(addresses, [this](Error error, const auto&) { connected(error); });
       io_.run();
     }
-    if (error_) return {.again = true, .problem = error_.message()};
+    if (error_) return {.retryable = true, .problem = error_.message()};
     const int status = response_.result_int();
-    if (status >= 200 && status < 300) return {.taken = true};
-    return {.again = status == 429 || status == 502 || status == 503 || status == 504,
+    if (status >= 200 && status < 300) return {.accepted = true};
+    return {.retryable = status == 429 || status == 502 || status == 503 || status == 504,
             .problem = fmt::format("status {}", status)};
   }
 
@@ -103,7 +103,7 @@ class Post {
 
   asio::io_context io_{1};
   beast::tcp_stream stream_{io_};
-  beast::flat_buffer buffer_{64 << 10};  // an answer is short
+  beast::flat_buffer buffer_{64 << 10};  // responses are short
   http::request<http::string_body> request_;
   http::response<http::string_body> response_;
   Error error_;
@@ -113,12 +113,12 @@ class Post {
 
 OtlpTarget parse_otlp_url(const std::string& url) {
   const auto refuse = [&](const char* why) {
-    return std::invalid_argument(fmt::format(
-        "http://HOST[:PORT][/PATH] of a collector is wanted, got \"{}\": {}", url, why));
+    return std::invalid_argument(
+        fmt::format("must be http://HOST[:PORT][/PATH] of a collector, got \"{}\": {}", url, why));
   };
   constexpr std::string_view kScheme = "http://";
   std::string_view rest = url;
-  if (rest.starts_with("https://")) throw refuse("spans are sent without TLS, to one nearby");
+  if (rest.starts_with("https://")) throw refuse("TLS is not supported");
   if (!rest.starts_with(kScheme)) throw refuse("it must begin with http://");
   rest.remove_prefix(kScheme.size());
   OtlpTarget target{.host = {}, .port = "4318", .path = "/v1/traces"};
@@ -127,17 +127,19 @@ OtlpTarget parse_otlp_url(const std::string& url) {
     rest = rest.substr(0, slash);
   }
   const size_t bracket = rest.starts_with('[') ? rest.find(']') : 0;
-  if (bracket == std::string_view::npos) throw refuse("its address has no end");
+  if (bracket == std::string_view::npos)
+    throw refuse("the bracket of its IPv6 address is not closed");
   if (const size_t colon = rest.find(':', bracket); colon != std::string_view::npos) {
     target.port = rest.substr(colon + 1);
     rest = rest.substr(0, colon);
   }
   target.host = bracket == 0 ? rest : rest.substr(1, bracket - 1);
-  if (target.host.empty()) throw refuse("it names no host");
+  if (target.host.empty()) throw refuse("the host is empty");
   const bool digits = target.port.find_first_not_of("0123456789") == std::string::npos;
-  if (!digits || target.port.empty() || target.port.size() > 5) throw refuse("its port is none");
+  if (!digits || target.port.empty() || target.port.size() > 5)
+    throw refuse("the port is not a number of up to 5 digits");
   const bool plain = target.path.find_first_of(" \r\n\t") == std::string::npos;
-  if (!plain) throw refuse("its path has blanks");
+  if (!plain) throw refuse("the path has white space");
   return target;
 }
 

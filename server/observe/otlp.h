@@ -3,21 +3,21 @@
 #include <string>
 #include <vector>
 
-#include "server/observe/trace_span.h"
+#include "server/observe/trace.h"
 
 namespace recurve {
 
 // OTLP over HTTP, in JSON: https://opentelemetry.io/docs/specs/otlp/#otlphttp.
 
-// Where spans are sent to.
+// A collector of spans.
 struct OtlpTarget {
   std::string host = {}, port = {}, path = {};
 };
-// Of http://HOST[:PORT][/PATH], where 4318 and /v1/traces are what is left out. Throws
-// std::invalid_argument, with a sentence, where it is none.
+// Parses http://HOST[:PORT][/PATH]; the defaults are 4318 and /v1/traces. Throws
+// std::invalid_argument with a sentence.
 OtlpTarget parse_otlp_url(const std::string& url);
 
-// Who sends them; the version of the program.
+// The sender: attributes of the resource.
 struct OtlpSource {
   std::string service = {}, instance = {}, version = {};
 };
@@ -26,11 +26,11 @@ struct OtlpSource {
 std::string otlp_json(const std::vector<TraceSpan>& spans, const OtlpSource& source);
 
 struct OtlpResult {
-  bool taken = false;
-  bool again = false;        // it may be taken later
-  std::string problem = {};  // why it was not
+  bool accepted = false;
+  bool retryable = false;    // the collector may accept it later
+  std::string problem = {};  // empty: accepted
 };
-// Sends it and waits for the answer, no longer than `most` and what it takes to look up the host.
+// Sends it and waits for the response, at most for `most` plus the time to resolve the host.
 OtlpResult post_otlp(const OtlpTarget& target, const std::string& body,
                      std::chrono::milliseconds most);
 

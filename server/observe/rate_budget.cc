@@ -19,7 +19,7 @@ bool RateBudget::spend(const Rate& rate, Time now) {
 
 bool RateBudgets::spend(const std::string& name, RateBudget::Time now) {
   std::lock_guard lock(mutex_);
-  forget(now);
+  remove_full(now);
   return budgets_[name].spend(rate_, now);
 }
 
@@ -34,10 +34,10 @@ size_t RateBudgets::size() const {
   return budgets_.size();
 }
 
-void RateBudgets::forget(RateBudget::Time now) {
-  constexpr std::chrono::seconds kForget(1);
-  if (now - forgot_ < kForget) return;
-  forgot_ = now;
+void RateBudgets::remove_full(RateBudget::Time now) {
+  constexpr std::chrono::seconds kInterval(1);
+  if (now - cleaned_ < kInterval) return;
+  cleaned_ = now;
   std::erase_if(budgets_, [&](const auto& one) { return one.second.is_full(rate_, now); });
 }
 

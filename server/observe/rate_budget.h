@@ -6,8 +6,7 @@
 
 namespace recurve {
 
-// How much of something there may be: so many at once, and so many each second. One thread at a
-// time.
+// A rate limit: so many events at once, and so many per second on average. One thread at a time.
 class RateBudget {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -15,11 +14,11 @@ class RateBudget {
     double at_once, per_second;
   };
 
-  // Another one. False: that is too many, and does not count.
+  // Counts one event. False: it exceeds the rate, and is not counted.
   bool spend(const Rate& rate, Time now);
-  // Whether another one would be too many.
+  // Whether another event would exceed the rate.
   bool is_spent(const Rate& rate, Time now) const { return used_at(rate, now) + 1 > rate.at_once; }
-  // Whether all of it is there again.
+  // Whether no earlier event counts any more.
   bool is_full(const Rate& rate, Time now) const { return used_at(rate, now) == 0; }
 
  private:
@@ -29,25 +28,24 @@ class RateBudget {
   Time at_ = {};
 };
 
-// A budget of the same rate for each of many, by name; who has all of it again is forgotten.
-// Thread-safe.
+// Budgets of one rate by name. Full ones are removed. Thread-safe.
 class RateBudgets {
  public:
   explicit RateBudgets(RateBudget::Rate rate) : rate_(rate) {}
 
-  // As RateBudget's.
+  // As RateBudget.
   bool spend(const std::string& name, RateBudget::Time now);
   bool is_spent(const std::string& name, RateBudget::Time now) const;
-  // Of how many it knows.
+  // The number of budgets that are not full.
   size_t size() const;
 
  private:
-  void forget(RateBudget::Time now);
+  void remove_full(RateBudget::Time now);
 
   const RateBudget::Rate rate_;
   mutable std::mutex mutex_;
   std::unordered_map<std::string, RateBudget> budgets_;
-  RateBudget::Time forgot_ = {};
+  RateBudget::Time cleaned_ = {};
 };
 
 }  // namespace recurve

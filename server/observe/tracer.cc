@@ -14,9 +14,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kGather(500);      // after the first of a batch
-constexpr milliseconds kAnswer(2000);     // a collector takes at most
-constexpr milliseconds kFirstWait(1000);  // before it is asked again; twice as long each time
+constexpr milliseconds kGather(500);      // after the first span of a batch
+constexpr milliseconds kTimeout(2000);    // for the collector's response
+constexpr milliseconds kFirstWait(1000);  // before the next attempt; doubled each time
 constexpr milliseconds kLongestWait(30'000);
 
 }  // namespace
@@ -57,11 +57,11 @@ void Tracer::run() {
     metrics_.add_spans(sent ? Metrics::Spans::kSent : Metrics::Spans::kDropped,
                        static_cast<int64_t>(batch.size()));
     std::lock_guard lock(mutex_);
-    if (!sent && stopping_) break;  // nor would the rest be
+    if (!sent && stopping_) break;  // do not try the rest
   }
 }
 
-// False where there is nothing, and will be.
+// False: there is no span, and none will come.
 bool Tracer::await_batch(std::vector<TraceSpan>* batch) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
@@ -73,12 +73,12 @@ bool Tracer::await_batch(std::vector<TraceSpan>* batch) {
   return !batch->empty();
 }
 
-// What is wrong with the collector is said once, until it is well again.
+// Logs the first failure, and the first success after it.
 bool Tracer::send(const std::vector<TraceSpan>& batch) {
   const std::string body = otlp_json(batch, options_.source);
   for (milliseconds wait = kFirstWait;; wait = std::min(2 * wait, kLongestWait)) {
-    const OtlpResult result = post_otlp(options_.target, body, kAnswer);
-    if (result.taken) {
+    const OtlpResult result = post_otlp(options_.target, body, kTimeout);
+    if (result.accepted) {
       if (std::exchange(failing_, false)) {
         log_event(LogLevel::kInfo, "traces_sent_again", {{"host", options_.target.host}});
       }
@@ -90,11 +90,11 @@ bool Tracer::send(const std::vector<TraceSpan>& batch) {
                  {"port", options_.target.port},
                  {"what", result.problem}});
     }
-    if (!result.again || !sleep_for(wait)) return false;
+    if (!result.retryable || !sleep_for(wait)) return false;
   }
 }
 
-// False: the server ends.
+// False: the server stops.
 bool Tracer::sleep_for(milliseconds time) {
   std::unique_lock lock(mutex_);
   return !changed_.wait_for(lock, time, [&] { return stopping_; });

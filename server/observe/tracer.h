@@ -6,33 +6,32 @@
 
 #include "server/observe/metrics.h"
 #include "server/observe/otlp.h"
-#include "server/observe/trace_span.h"
+#include "server/observe/trace.h"
 
 namespace recurve {
 
 struct TracerOptions {
   OtlpTarget target = {};
   OtlpSource source = {};
-  // Of calls whose client has no trace, the part that begins one, [0, 1]. A client that has one
-  // decides for itself.
+  // Sampling ratio of calls without a trace context, [0, 1]. A trace context has its own flag.
   double ratio = 1;
 };
 
-// Sends spans to a collector, from a thread of its own: whoever records one waits for nothing. What
-// the collector does not take waits and is sent again; where more than kMostSpans wait, further
-// ones are dropped, and counted: recurve_trace_spans_total{result}. Thread-safe.
+// Sends spans to a collector on a separate thread; record() does not wait. Spans that the collector
+// does not accept are sent again. If more than kMostSpans wait, new ones are dropped and counted:
+// recurve_trace_spans_total{result}. Thread-safe.
 class Tracer {
  public:
   static constexpr size_t kMostSpans = 16384;
-  static constexpr size_t kBatch = 512;  // spans a request
+  static constexpr size_t kBatch = 512;  // spans per request
 
-  Tracer(TracerOptions options, Metrics& metrics);  // which outlives it
-  // Tries once to send what waits.
+  Tracer(TracerOptions options, Metrics& metrics);  // metrics outlives it
+  // Tries once to send the waiting spans.
   ~Tracer();
   Tracer(const Tracer&) = delete;
   Tracer& operator=(const Tracer&) = delete;
 
-  // Whether a call is traced whose client says nothing of it.
+  // Whether to trace a call without a trace context.
   bool begins_trace() const;
   void record(std::vector<TraceSpan> spans);
 
@@ -44,7 +43,7 @@ class Tracer {
 
   const TracerOptions options_;
   Metrics& metrics_;
-  bool failing_ = false;  // of the thread
+  bool failing_ = false;  // used by the thread
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<TraceSpan> waiting_;

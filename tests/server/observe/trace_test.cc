@@ -1,9 +1,10 @@
 // The headers of W3C's Trace Context, and where spans are sent. What is sent, and to whom, is tried
 // by tests/deploy/traces_test.py.
+#include "server/observe/trace.h"
+
 #include <gtest/gtest.h>
 
 #include "server/observe/otlp.h"
-#include "server/observe/trace_context.h"
 
 namespace recurve::trace_test {
 

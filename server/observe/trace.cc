@@ -1,4 +1,4 @@
-#include "server/observe/trace_context.h"
+#include "server/observe/trace.h"
 
 #include <algorithm>
 #include <random>
@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view kDigits = "0123456789abcdef";
 
-// Digits to bytes; false where one of them is no lower-case hexadecimal digit.
+// False: the text has other characters than lower-case hexadecimal digits.
 bool read_hex(std::string_view digits, std::span<uint8_t> to) {
   for (size_t b = 0; b < to.size(); ++b) {
     const size_t high = kDigits.find(digits[2 * b]), low = kDigits.find(digits[2 * b + 1]);
