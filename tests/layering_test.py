@@ -33,7 +33,7 @@ ALLOWED = {  # folder: the folders whose headers it may include besides its own
                       "server/scheduler", "server/session", "server/sampling", "server/observe", "server/state"},
     "server/serving": {"server/constraint", "server/identity", "server/observe", "server/request", "server/sampling", "server/text"},
     "server/crypto": {"server/identity", "server/observe", "server/storage"},
-    "server/net": {"server/identity/identity.h", "server/observe", "server/request/byte_budget.h"},
+    "server/net": {"server/identity/file_stamp.h", "server/identity/identity.h", "server/observe", "server/request/byte_budget.h"},
     "server/rpc": {"proto", "server/constraint/constraint.h", "server/identity", "server/net", "server/request", "server/serving", "server/sampling", "server/text",
                    "server/observe"},
     "server/kserve": {"proto", "server/identity", "server/observe", "server/request", "server/serving", "server/rpc", "server/sampling",

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <openssl/crypto.h>
-#include <sys/stat.h>
 
 #include <filesystem>
 #include <map>
@@ -23,13 +22,6 @@ namespace recurve {
 namespace {
 
 constexpr std::chrono::seconds kLook(1);
-
-FileStamp stamp_of(const std::string& path) {
-  struct stat status{};
-  if (stat(path.c_str(), &status) != 0) return {};
-  return {status.st_ino, static_cast<uint64_t>(status.st_size),
-          int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
-}
 
 }  // namespace
 

@@ -7,17 +7,11 @@
 #include <string_view>
 #include <vector>
 
+#include "server/identity/file_stamp.h"
 #include "server/identity/identity.h"
 #include "server/identity/key_file.h"
 
 namespace recurve {
-
-// What tells one version of a file from another.
-struct FileStamp {
-  uint64_t file = 0, size = 0;
-  int64_t changed_ns = 0;
-  bool operator==(const FileStamp&) const = default;
-};
 
 // The keys that a server knows: a file of them, and those of the issuers of tokens that it names,
 // which are looked at again when somebody asks and a second has passed. What cannot be used then is

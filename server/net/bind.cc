@@ -4,22 +4,22 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <stdexcept>
-
-#include "server/net/unix_socket.h"
+#include <string_view>
 
 namespace recurve {
 namespace {
 
-// Milliseconds that sent bytes may stay without an answer from the other machine.
+// Milliseconds that sent bytes may stay unacknowledged.
 constexpr int kUserTimeout = 10'000;
 
 struct HostAndPort {
@@ -62,25 +62,28 @@ AddressList resolve(const std::string& address, const HostAndPort& at) {
   return {found, freeaddrinfo};
 }
 
-// What is set here, accepted connections inherit.
-void set_options(int descriptor, bool both_kinds) {
+// Accepted connections inherit these.
+void set_options(int descriptor, bool dual_stack) {
   const auto set = [&](int level, int name, int value) {
     setsockopt(descriptor, level, name, &value, sizeof(value));
   };
-  // A server that starts again need not wait for the old one's last connections; but the port of
-  // one that runs is taken: there is no SO_REUSEPORT, with which each would get half of the rest.
+  // A restarted server need not wait for connections in TIME_WAIT. There is no SO_REUSEPORT: a
+  // second server on the same port must fail instead of receiving half of the connections.
   set(SOL_SOCKET, SO_REUSEADDR, 1);
   set(IPPROTO_TCP, TCP_NODELAY, 1);
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeout);
-  set(IPPROTO_IPV6, IPV6_V6ONLY, both_kinds ? 0 : 1);
+  set(IPPROTO_IPV6, IPV6_V6ONLY, dual_stack ? 0 : 1);
 }
 
-// A socket that listens there, or -1, and errno says why.
-int listen_on(const sockaddr* address, socklen_t size, bool both_kinds) {
-  const int type = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
-  const int descriptor = socket(address->sa_family, type, 0);
+int new_socket(sa_family_t family) {
+  return socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+}
+
+// A listening socket, or -1 and errno.
+int listen_on(const sockaddr* address, socklen_t size, bool dual_stack) {
+  const int descriptor = new_socket(address->sa_family);
   if (descriptor < 0) return -1;
-  set_options(descriptor, both_kinds);
+  if (address->sa_family != AF_UNIX) set_options(descriptor, dual_stack);
   if (bind(descriptor, address, size) == 0 && listen(descriptor, SOMAXCONN) == 0) return descriptor;
   const int error = errno;
   close(descriptor);
@@ -92,7 +95,7 @@ int port_of(int descriptor) {
   sockaddr_storage bound{};
   socklen_t size = sizeof(bound);
   getsockname(descriptor, reinterpret_cast<sockaddr*>(&bound), &size);
-  // The port stands at the same place in both kinds.
+  // The port has the same offset for IPv4 and IPv6.
   return ntohs(reinterpret_cast<const sockaddr_in*>(&bound)->sin_port);
 }
 
@@ -104,12 +107,12 @@ bool is_wildcard(const sockaddr* address) {
   return address->sa_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&v6->sin6_addr);
 }
 
-// One socket for all addresses of both kinds; -1 where the machine has no IPv6.
+// One socket for all addresses, IPv4 and IPv6; -1 on a machine without IPv6.
 int listen_everywhere(int port) {
   sockaddr_in6 any{};
   any.sin6_family = AF_INET6;
   any.sin6_port = htons(static_cast<uint16_t>(port));
-  return listen_on(reinterpret_cast<const sockaddr*>(&any), sizeof(any), /*both_kinds=*/true);
+  return listen_on(reinterpret_cast<const sockaddr*>(&any), sizeof(any), /*dual_stack=*/true);
 }
 
 int listen_at(const addrinfo& at, int port) {
@@ -117,12 +120,27 @@ int listen_at(const addrinfo& at, int port) {
     const int descriptor = listen_everywhere(port);
     if (descriptor >= 0 || errno == EADDRINUSE) return descriptor;
   }
-  // The port stands at the same place in both kinds.
+  // The port has the same offset for IPv4 and IPv6.
   reinterpret_cast<sockaddr_in*>(at.ai_addr)->sin_port = htons(static_cast<uint16_t>(port));
-  return listen_on(at.ai_addr, at.ai_addrlen, /*both_kinds=*/false);
+  return listen_on(at.ai_addr, at.ai_addrlen, /*dual_stack=*/false);
 }
 
-Bound bind_unix(const std::string& address, const UnixAddress& at) {
+const sockaddr* raw(const UnixAddress& address) {
+  return reinterpret_cast<const sockaddr*>(&address.name);
+}
+
+// A socket's file on which no process listens.
+bool is_stale(const UnixAddress& address) {
+  struct stat status{};
+  if (stat(address.path.c_str(), &status) != 0 || !S_ISSOCK(status.st_mode)) return false;
+  const int probe = new_socket(AF_UNIX);
+  if (probe < 0) return false;
+  const bool refused = connect(probe, raw(address), address.size) != 0 && errno == ECONNREFUSED;
+  close(probe);
+  return refused;
+}
+
+BoundSockets bind_unix(const std::string& address, const UnixAddress& at) {
   const int descriptor = listen_on_unix(at);
   if (descriptor < 0) fail(address, std::strerror(errno));
   return {.descriptors = {descriptor}, .path = at.path};
@@ -130,14 +148,14 @@ Bound bind_unix(const std::string& address, const UnixAddress& at) {
 
 }  // namespace
 
-Bound bind_all(const std::string& address) {
+BoundSockets bind_all(const std::string& address) {
   if (const auto at = to_unix_address(address)) return bind_unix(address, *at);
   const HostAndPort at = split(address);
   if (at.port < 0) {
     fail(address, "the address is not HOST:PORT, [IPV6]:PORT or unix:PATH with a port up to 65535");
   }
   const AddressList addresses = resolve(address, at);
-  Bound bound{.descriptors = {}, .port = at.port};
+  BoundSockets bound{.descriptors = {}, .port = at.port};
   int error = 0;
   for (const addrinfo* next = addresses.get(); next != nullptr; next = next->ai_next) {
     const int descriptor = listen_at(*next, bound.port);
@@ -148,7 +166,7 @@ Bound bind_all(const std::string& address) {
     bound.descriptors.push_back(descriptor);
     bound.port = port_of(descriptor);
   }
-  // A name may have an address that this machine has not; but no port is shared with anyone.
+  // A name may resolve to an address that this machine does not have; a port in use is an error.
   if (bound.descriptors.empty() || error == EADDRINUSE) {
     for (const int descriptor : bound.descriptors) close(descriptor);
     fail(address, std::strerror(error));
@@ -156,12 +174,12 @@ Bound bind_all(const std::string& address) {
   return bound;
 }
 
-std::string file_of_address(const std::string& address) {
-  const auto of_this_machine = to_unix_address(address);
-  return of_this_machine ? of_this_machine->path : std::string();
+std::string unix_socket_path(const std::string& address) {
+  const auto unix_address = to_unix_address(address);
+  return unix_address ? unix_address->path : std::string();
 }
 
-bool is_of_this_machine(const std::string& address) {
+bool is_local_address(const std::string& address) {
   if (address.starts_with("unix:") || address.starts_with("unix-abstract:")) return true;
   const HostAndPort at = split(address);
   if (at.port < 0) return false;
@@ -181,6 +199,33 @@ bool is_of_this_machine(const std::string& address) {
     }
   }
   return true;
+}
+
+std::optional<UnixAddress> to_unix_address(const std::string& address) {
+  static constexpr std::string_view kFile = "unix:", kAbstract = "unix-abstract:";
+  const bool is_file = address.starts_with(kFile);
+  if (!is_file && !address.starts_with(kAbstract)) return {};
+  std::string name = address.substr(is_file ? kFile.size() : kAbstract.size());
+  if (is_file && name.starts_with("///")) name = name.substr(2);
+  if (name.empty()) return {};
+  UnixAddress found;
+  const size_t zero = is_file ? 0 : 1;  // an abstract name follows a zero byte
+  if (name.size() + 1 > sizeof(found.name.sun_path)) {
+    throw std::runtime_error(
+        fmt::format("cannot listen on \"{}\": the name has {} bytes, the limit is {}; choose "
+                    "another with --listen",
+                    address, name.size(), sizeof(found.name.sun_path) - 1));
+  }
+  found.name.sun_family = AF_UNIX;
+  std::memcpy(found.name.sun_path + zero, name.data(), name.size());
+  found.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size() + 1);
+  if (is_file) found.path = name;
+  return found;
+}
+
+int listen_on_unix(const UnixAddress& address) {
+  if (!address.path.empty() && is_stale(address)) unlink(address.path.c_str());
+  return listen_on(raw(address), address.size, /*dual_stack=*/false);
 }
 
 }  // namespace recurve

@@ -1,22 +1,41 @@
 #pragma once
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace recurve {
 
-struct Bound {
-  std::vector<int> descriptors;  // listening, non-blocking; the caller's to close
-  int port = 0;                  // 0: of this machine alone
-  std::string path;              // a socket's file, which is the caller's to remove; empty: none
+struct BoundSockets {
+  std::vector<int> descriptors;  // listening, non-blocking; the caller closes them
+  int port = 0;                  // 0: a Unix socket
+  std::string path;              // of a Unix socket's file, which the caller removes; empty: none
 };
 
-// Sockets that listen on an address: see Listener. Throws std::runtime_error with a sentence.
-Bound bind_all(const std::string& address);
+// Binds and listens on an address of the form that Listener describes. Throws std::runtime_error
+// with a sentence.
+BoundSockets bind_all(const std::string& address);
 
-// The file of a socket of this machine, of an address that is one; else empty.
-std::string file_of_address(const std::string& address);
+// The file of a unix:PATH address; empty for any other address.
+std::string unix_socket_path(const std::string& address);
 
-// Whether this machine alone can reach what listens there. False also for what is no address.
-bool is_of_this_machine(const std::string& address);
+// Whether only this machine can connect to the address. False for an invalid address.
+bool is_local_address(const std::string& address);
+
+struct UnixAddress {
+  sockaddr_un name{};
+  socklen_t size = 0;
+  std::string path;  // empty: an abstract name, which is not a file
+};
+
+// Parses unix:PATH, unix:///PATH or unix-abstract:NAME. Nothing for any other address and for an
+// empty name. Throws std::runtime_error with a sentence if the name is too long.
+std::optional<UnixAddress> to_unix_address(const std::string& address);
+
+// A non-blocking listening socket, or -1 and errno. Replaces the socket file of a server that no
+// longer runs.
+int listen_on_unix(const UnixAddress& address);
 
 }  // namespace recurve

@@ -2,7 +2,6 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -12,48 +11,47 @@
 
 namespace recurve {
 
-// The messages of gRPC that have come on a connection in part. gRPC holds them until they are
-// whole, and has one bound for all connections: who sends halves of messages would have those of
-// others refused. So they are counted here against a budget that connections and addresses share,
-// see ByteBudget. Once a message is whole, the call that takes it counts it. Thread-safe.
+// Counts the bytes of incomplete gRPC messages of one connection. gRPC buffers a message until it
+// is complete and has one limit for all connections, so one client's incomplete messages could
+// cause those of others to be refused. Here they count against a budget with a share per connection
+// and per address, see ByteBudget. The call that takes a complete message counts it from then on.
+// One thread at a time.
 class BodyCounter {
  public:
-  // Streams of one connection that have begun and not ended: gRPC's own bound is below.
+  // Open streams of one connection. gRPC's limit is lower.
   static constexpr size_t kMostStreams = 1 << 16;
 
-  // share: of the budget, as Identity has it.
+  // share: Identity::share().
   BodyCounter(std::shared_ptr<ByteBudget> budget, TenantId share);
 
-  // The next bytes that the client has sent. False: it may not hold so much; after that this is not
-  // to be asked again.
-  bool received(std::string_view bytes);
-  // And that the server has: of a stream that it has ended, nothing is held.
-  void sent(std::string_view bytes);
+  // A frame from the client begins. False: too many streams.
+  bool begin(const FrameHead& frame);
+  // The next part of its payload.
+  void add(const FrameHead& frame, std::string_view part);
+  // A frame from the server: when the server ends a stream, gRPC frees what it buffered.
+  void sent(const FrameHead& frame);
+  // Adjusts what is taken of the budget to the bytes counted. False: the budget is exhausted.
+  bool reserve();
 
  private:
-  // Of one stream: the message that is on its way, behind its head of five bytes (its length, and
-  // whether it is compressed).
+  // The incomplete message of one stream, after its head of five bytes: the compression flag and
+  // the length.
   struct Body {
     std::array<uint8_t, 5> head = {};
     size_t head_bytes = 0;
-    int64_t left = 0, held = 0;  // bytes of it that have not come, and that have
-    bool ends = false;           // with the frame that is being read
+    int64_t missing = 0, received = 0;  // bytes
+    bool ends_stream = false;           // with the current frame
   };
 
-  bool begin(const FrameHead& frame);
-  bool add(const FrameHead& frame, std::string_view part);
   void add(Body* body, std::string_view data);
   void end(uint32_t stream);
-  bool hold();
 
   const std::shared_ptr<ByteBudget> budget_;
   const TenantId share_;
-  std::mutex mutex_;
-  FrameReader in_{FrameReader::kPreface}, out_{0};
-  size_t data_left_ = 0;         // of the data frame that is being read, without its padding
-  bool awaits_padding_ = false;  // whose length is its first byte
-  std::unordered_map<uint32_t, Body> bodies_;  // of streams that have not ended
-  int64_t bytes_ = 0, held_ = 0;               // of all, and what of the budget there is for them
+  size_t data_missing_ = 0;      // of the current data frame, without its padding
+  bool awaits_padding_ = false;  // the frame's first byte, the length of the padding, comes next
+  std::unordered_map<uint32_t, Body> bodies_;  // by open stream
+  int64_t bytes_ = 0, reserved_ = 0;           // of all bodies
   std::vector<ByteBudget::Share> shares_;
 };
 

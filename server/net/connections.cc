@@ -28,7 +28,7 @@ Peer peer_v4(const in_addr& address, int port) {
           .of_this_machine = (ntohl(address.s_addr) >> 24) == 127};
 }
 
-// gRPC writes names as URIs: what stands in brackets and the mark of a zone are escaped.
+// gRPC writes names as URIs: brackets and the percent sign before a zone are escaped.
 Peer peer_v6(const sockaddr_in6& from, int port) {
   const std::string text = to_string(AF_INET6, &from.sin6_addr);
   const std::string zone = from.sin6_scope_id == 0 ? "" : fmt::format("%25{}", from.sin6_scope_id);
@@ -41,8 +41,8 @@ Peer peer_v6(const sockaddr_in6& from, int port) {
           .of_this_machine = IN6_IS_ADDR_LOOPBACK(&from.sin6_addr)};
 }
 
-// Who is at the other end of a socket of this machine has no address. The system knows the user;
-// gRPC, which is given the descriptor, names the connection by it.
+// The peer at a Unix socket has no address. The system knows the user; gRPC names the connection by
+// its descriptor.
 Peer peer_of_this_machine(int descriptor) {
   ucred user{};
   socklen_t size = sizeof(user);
@@ -54,7 +54,7 @@ Peer peer_of_this_machine(int descriptor) {
           .of_this_machine = true};
 }
 
-// The number of the socket that a descriptor stands for; 0 where it is closed.
+// The inode of the descriptor's socket; 0 if it is closed.
 ino_t socket_of(int descriptor) {
   struct stat status{};
   const bool is_socket = fstat(descriptor, &status) == 0 && S_ISSOCK(status.st_mode);
@@ -81,17 +81,17 @@ Peer to_peer(const sockaddr_storage& address, int descriptor) {
 
 Connections::Verdict Connections::add(int descriptor, const Peer& peer) {
   std::lock_guard lock(mutex_);
-  // The same number again: what it stood for is closed.
+  // A descriptor is reused only after its connection was closed.
   const auto old = by_descriptor_.find(descriptor);
   if (old != by_descriptor_.end()) erase(old);
   Verdict found = verdict(peer);
   if (found != Verdict::kTaken && std::chrono::steady_clock::now() - swept_ >= kSweepInterval) {
-    forget_closed();
+    erase_closed();
     found = verdict(peer);
   }
   if (found != Verdict::kTaken) return found;
   by_descriptor_[descriptor] = {socket_of(descriptor), peer};
-  Named& named = by_name_[peer.grpc_name];
+  NamedPeer& named = by_name_[peer.grpc_name];
   if (named.connections++ == 0) named.peer = peer;
   ++of_network_[peer.network];
   return found;
@@ -106,11 +106,11 @@ Connections::Verdict Connections::verdict(const Peer& peer) const {
 
 int Connections::sweep() {
   std::lock_guard lock(mutex_);
-  forget_closed();
+  erase_closed();
   return static_cast<int>(by_descriptor_.size());
 }
 
-void Connections::forget_closed() {
+void Connections::erase_closed() {
   for (auto it = by_descriptor_.begin(); it != by_descriptor_.end();) {
     const auto connection = it++;
     if (socket_of(connection->first) != connection->second.socket) erase(connection);
@@ -132,7 +132,7 @@ bool Connections::certify(const Peer& peer) {
   auto named = by_name_.find(peer.grpc_name);
   if (named == by_name_.end()) return true;
   if (named->second.peer.subject == peer.subject) return true;
-  if (named->second.connections > 1) forget_closed();
+  if (named->second.connections > 1) erase_closed();
   named = by_name_.find(peer.grpc_name);
   if (named == by_name_.end()) return true;
   if (named->second.connections > 1) return false;
@@ -146,16 +146,15 @@ std::optional<Peer> Connections::find(const std::string& grpc_name) const {
   return named == by_name_.end() ? std::nullopt : std::optional(named->second.peer);
 }
 
-Connections::Limits connection_limits(int wanted_in_all, int wanted_by_network) {
-  // For the model's files, the metrics' connections and what libraries open.
+Connections::Limits connection_limits(int in_all, int by_network) {
+  // For the model's files, connections for metrics and files that libraries open.
   constexpr rlim_t kOtherFiles = 128, kMost = 10'000;
   rlimit files{};
   getrlimit(RLIMIT_NOFILE, &files);
   const rlim_t others = std::min(kOtherFiles, files.rlim_cur / 2);
   const int fit = static_cast<int>(std::min(files.rlim_cur - others, kMost));
-  const int in_all = wanted_in_all > 0 ? wanted_in_all : std::max(fit, 1);
-  return {.in_all = in_all,
-          .by_network = wanted_by_network > 0 ? wanted_by_network : std::max(in_all / 2, 1)};
+  if (in_all <= 0) in_all = std::max(fit, 1);
+  return {.in_all = in_all, .by_network = by_network > 0 ? by_network : std::max(in_all / 2, 1)};
 }
 
 void allow_many_files() {

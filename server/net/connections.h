@@ -12,32 +12,31 @@
 
 namespace recurve {
 
-// Whoever is at the other end of a connection.
+// The other end of a connection.
 struct Peer {
-  // "192.0.2.1" or "2001:db8::1"; IPv4 within IPv6 is IPv4. "uid 1000": that user, by a socket of
-  // this machine.
+  // "192.0.2.1" or "2001:db8::1"; an IPv4 address mapped to IPv6 is IPv4. "uid 1000": the user at
+  // a Unix socket.
   std::string address;
   int port = 0;
-  // What a limit by address counts under: the address, of IPv6 its network of 64 bits, of which one
-  // machine has all; of a socket of this machine the user.
+  // What limits per address count: the address; of IPv6 its /64 network, all of which one machine
+  // may have; of a Unix socket the user.
   std::string network;
-  // Of the certificate that it has shown in TLS, which was verified, as RFC 2253 writes it; empty:
-  // none.
+  // Of the verified TLS client certificate, in the form of RFC 2253; empty: none.
   std::string subject = {};
-  // How gRPC writes it, in grpc::ServerContext::peer().
+  // The peer as grpc::ServerContext::peer() writes it.
   std::string grpc_name;
-  uint32_t number = 0;           // of the connection, from 1 on, of all that were accepted
-  bool of_this_machine = false;  // it is at a loopback address or a socket of this machine
+  uint32_t number = 0;           // of the connection among all accepted, from 1
+  bool of_this_machine = false;  // a loopback address or a Unix socket
 };
 
-// The peer of a connection that has been accepted from `address`.
+// The peer of a connection accepted from `address`.
 Peer to_peer(const sockaddr_storage& address, int descriptor);
 
-// The connections that there are, and how many there may be. The one place that knows who the peer
-// of a call is. Thread-safe.
+// The open connections, their limits and their peers. Thread-safe.
 //
-// A connection is given away once it is accepted, and nobody says when it is closed: so each is
-// known by its descriptor and the socket that this stood for, and sweep() looks which still does.
+// gRPC and Asio close connections without a notification. So each connection is stored with its
+// descriptor and the inode of the socket, and sweep() removes those whose descriptor no longer
+// refers to that socket.
 class Connections {
  public:
   struct Limits {
@@ -49,18 +48,17 @@ class Connections {
   explicit Connections(Limits limits) : limits_(limits) {}
 
   const Limits& limits() const { return limits_; }
-  // Of a connection that has just been accepted: Peer's.
+  // Peer::number of a connection just accepted.
   uint32_t next_number() { return ++numbers_; }
-  // Writes down a connection that has just been accepted, unless there are too many. Sweeps before
-  // it says so, at most every kSweepInterval.
+  // Adds a connection just accepted, unless there are too many. Sweeps before it refuses one, at
+  // most once per kSweepInterval.
   Verdict add(int descriptor, const Peer& peer);
-  // Forgets connections whose descriptor has been closed; the number of those left.
+  // Removes closed connections. Returns how many remain.
   int sweep();
-  // What a handshake has shown of a peer that has been added: its subject. False: another one that
-  // is still there has the same name and another subject, so that nobody could tell whose a call
-  // is; it is to be closed.
+  // Sets the subject of a peer that has been added, after its handshake. False: an open connection
+  // has the same name and another subject, so calls could not be told apart; close this one.
   bool certify(const Peer& peer);
-  // By the name that gRPC has for the peer of a call; nothing where it is not from the network.
+  // By Peer::grpc_name; nothing for a call that did not come through a listener.
   std::optional<Peer> find(const std::string& grpc_name) const;
 
   static constexpr auto kSweepInterval = std::chrono::milliseconds(20);
@@ -70,30 +68,30 @@ class Connections {
     ino_t socket = 0;
     Peer peer;
   };
-  // Two connections may have the same name, where they are to different addresses of this machine,
-  // and what is closed has it until a sweep.
-  struct Named {
+  // Connections to different addresses of this machine may have the same name, and a closed one has
+  // it until a sweep.
+  struct NamedPeer {
     Peer peer;
     int connections = 0;
   };
 
   Verdict verdict(const Peer& peer) const;
-  void forget_closed();
+  void erase_closed();
   void erase(std::unordered_map<int, Connection>::iterator connection);
 
   const Limits limits_;
   std::atomic<uint32_t> numbers_{0};
   mutable std::mutex mutex_;
   std::unordered_map<int, Connection> by_descriptor_;
-  std::unordered_map<std::string, Named> by_name_;
+  std::unordered_map<std::string, NamedPeer> by_name_;
   std::unordered_map<std::string, int> of_network_;
   std::chrono::steady_clock::time_point swept_ = {};
 };
 
-// How many connections there may be: what was wanted, or where that is 0 what the process's limit
-// of open files leaves, 10,000 at most, and half of it of one network.
-Connections::Limits connection_limits(int wanted_in_all, int wanted_by_network);
-// Raises the process's limit of open files to what it may have.
+// The configured limits. 0: as many connections as the process's limit of open files allows, at
+// most 10,000; half of all per network.
+Connections::Limits connection_limits(int in_all, int by_network);
+// Raises the process's limit of open files to its hard limit.
 void allow_many_files();
 
 }  // namespace recurve

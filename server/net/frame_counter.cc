@@ -2,28 +2,31 @@
 
 #include <utility>
 
+#include "server/observe/metrics.h"
+
 namespace recurve {
 namespace {
 
 using Flood = FrameCounter::Flood;
 
-// What a frame counts as; nothing where any number of them is fine.
-std::optional<Flood> kind_of(uint8_t kind, uint8_t flags, size_t size) {
-  switch (kind) {
+// The flood that a frame may be part of; nothing for frames without a rate.
+std::optional<Flood> flood_of(const FrameHead& frame) {
+  const bool ack = (frame.flags & kAckFlag) != 0;
+  switch (frame.kind) {
     case kDataFrame:
-      if (size == 0 && (flags & kEndStreamFlag) == 0) return Flood::kEmpty;
+      if (frame.size == 0 && (frame.flags & kEndStreamFlag) == 0) return Flood::kEmpty;
       return {};
     case kResetFrame:
       return Flood::kResets;
     case kSettingsFrame:
-      if ((flags & kAckFlag) == 0) return Flood::kSettings;
+      if (!ack) return Flood::kSettings;
       return {};
     case kPingFrame:
-      if ((flags & kAckFlag) == 0) return Flood::kPings;
+      if (!ack) return Flood::kPings;
       return {};
     case kHeadersFrame:
     case kContinuationFrame:
-    case kPushFrame:  // which no client may send: gRPC ends the connection
+    case kPushFrame:  // not allowed for clients: gRPC ends the connection
     case kGoAwayFrame:
     case kWindowFrame:
       return {};
@@ -34,41 +37,48 @@ std::optional<Flood> kind_of(uint8_t kind, uint8_t flags, size_t size) {
 
 }  // namespace
 
-std::shared_ptr<FrameCounter::Resets> FrameCounter::make_resets() {
-  return std::make_shared<Resets>(kRates[static_cast<size_t>(Flood::kResets)]);
-}
+FrameCounter::FrameCounter(const Shared& shared, std::string network, TenantId share)
+    : resets_(shared.resets), network_(std::move(network)), bodies_(shared.bodies, share) {}
 
-FrameCounter::FrameCounter(std::shared_ptr<Resets> resets, std::string network)
-    : resets_(std::move(resets)), network_(std::move(network)) {}
-
-std::optional<Flood> FrameCounter::count(std::string_view bytes, Time now) {
+std::optional<Flood> FrameCounter::received(std::string_view bytes, Time now) {
+  std::lock_guard lock(bodies_mutex_);
   std::optional<Flood> flood;
-  frames_.read(
+  const bool read = in_.read(
       bytes,
       [&](const FrameHead& frame) {
         flood = begin_frame(frame, now);
-        return !flood;
+        return !flood && bodies_.begin(frame);
       },
-      [](const FrameHead&, std::string_view) { return true; });
+      [&](const FrameHead& frame, std::string_view part) { bodies_.add(frame, part); });
+  if (!flood && (!read || !bodies_.reserve())) flood = Flood::kBodies;
   return flood;
 }
 
+void FrameCounter::sent(std::string_view bytes) {
+  std::lock_guard lock(bodies_mutex_);
+  const auto begin = [this](const FrameHead& frame) {
+    bodies_.sent(frame);
+    return true;
+  };
+  out_.read(bytes, begin, [](const FrameHead&, std::string_view) {});
+  bodies_.reserve();
+}
+
 std::optional<Flood> FrameCounter::begin_frame(const FrameHead& frame, Time now) {
-  const auto& [size, kind, flags, stream] = frame;
-  if (kind == kHeadersFrame || kind == kContinuationFrame) return count_block(kind, flags, size);
-  const auto counted = kind_of(kind, flags, size);
+  if (frame.kind == kHeadersFrame || frame.kind == kContinuationFrame) return count_block(frame);
+  const auto counted = flood_of(frame);
   return counted && !spend(*counted, now) ? counted : std::nullopt;
 }
 
-// The frames of a block follow each other: nothing may come between (section 6.10).
-std::optional<Flood> FrameCounter::count_block(uint8_t kind, uint8_t flags, size_t size) {
-  if (kind == kHeadersFrame) block_bytes_ = 0, continuations_ = 0;
-  block_bytes_ += size;
-  continuations_ += kind == kContinuationFrame ? 1 : 0;
+// No other frame may come between the frames of a block (RFC 9113, section 6.10).
+std::optional<Flood> FrameCounter::count_block(const FrameHead& frame) {
+  if (frame.kind == kHeadersFrame) block_bytes_ = 0, continuations_ = 0;
+  block_bytes_ += frame.size;
+  continuations_ += frame.kind == kContinuationFrame ? 1 : 0;
   if (block_bytes_ > kMostHeaderBytes || continuations_ > kMostContinuations) {
     return Flood::kHeaders;
   }
-  if ((flags & kEndHeadersFlag) != 0) block_bytes_ = 0, continuations_ = 0;
+  if ((frame.flags & kEndHeadersFlag) != 0) block_bytes_ = 0, continuations_ = 0;
   return {};
 }
 
@@ -77,11 +87,6 @@ bool FrameCounter::spend(Flood kind, Time now) {
   return budgets_[static_cast<size_t>(kind)].spend(kRates[static_cast<size_t>(kind)], now);
 }
 
-const char* name_of(Flood flood) {
-  static constexpr std::array<const char*, FrameCounter::kFloods> kNames = {
-      "resets",         "pings",   "settings",          "empty_data",
-      "ignored_frames", "headers", "half_sent_messages"};
-  return kNames[static_cast<size_t>(flood)];
-}
+const char* name_of(Flood flood) { return Metrics::kFloods[static_cast<size_t>(flood)]; }
 
 }  // namespace recurve

@@ -10,51 +10,48 @@
 namespace recurve {
 namespace {
 
-// The last frame that the client gets: GOAWAY, whose error is ENHANCE_YOUR_CALM (RFC 9113, sections
-// 6.8 and 7). It may stand in the midst of another one that gRPC is writing; the connection is over
-// then all the same.
-std::string goodbye(std::string_view why) {
+// A GOAWAY frame with the error ENHANCE_YOUR_CALM (RFC 9113, sections 6.8 and 7). It may land
+// inside another frame that gRPC is writing; the connection ends in any case.
+std::string goaway_frame(std::string_view why) {
   std::string frame = {0, 0, static_cast<char>(8 + why.size()), 7, 0, 0, 0, 0, 0};
   frame += std::string_view("\x7f\xff\xff\xff\0\0\0\x0b", 8);
   return frame.append(why);
 }
 
-// How many floods the next line in the log is about; nothing: it is too early for one.
-std::optional<int> floods_to_say() {
-  constexpr std::chrono::seconds kSayFlood(1);
+// The number of floods since the last log line; nothing if it is too early for the next line.
+std::optional<int> floods_to_log() {
+  constexpr std::chrono::seconds kInterval(1);
   static std::mutex mutex;
-  static std::chrono::steady_clock::time_point said = {};
-  static int since = 0;  // that were not said
+  static std::chrono::steady_clock::time_point logged = {};
+  static int floods = 0;
   std::lock_guard lock(mutex);
-  ++since;
+  ++floods;
   const auto now = std::chrono::steady_clock::now();
-  if (now - said < kSayFlood) return {};
-  said = now;
-  return std::exchange(since, 0);
+  if (now - logged < kInterval) return {};
+  logged = now;
+  return std::exchange(floods, 0);
 }
 
 }  // namespace
 
-FrameGuard::FrameGuard(Peer peer, Metrics& metrics, const Shared& shared)
+FrameGuard::FrameGuard(Peer peer, Metrics& metrics, const FrameCounter::Shared& shared)
     : peer_(std::move(peer)),
       metrics_(metrics),
-      counter_(shared.resets, peer_.network),
-      bodies_(shared.bodies, visitor_of(peer_.of_this_machine ? "" : peer_.network, peer_.number)) {
-}
+      counter_(shared, peer_.network,
+               visitor_of(peer_.of_this_machine ? "" : peer_.network, peer_.number)) {}
 
-std::optional<std::string> FrameGuard::take(std::string_view bytes) {
+std::optional<std::string> FrameGuard::received(std::string_view bytes) {
   if (ended_) return "";
-  auto flood = counter_.count(bytes, std::chrono::steady_clock::now());
-  if (!flood && !bodies_.received(bytes)) flood = FrameCounter::Flood::kBodies;
+  const auto flood = counter_.received(bytes, std::chrono::steady_clock::now());
   if (!flood) return {};
   ended_ = true;
   metrics_.flood_ended(static_cast<int>(*flood));
-  say(*flood);
-  return goodbye(std::string("too many: ") + name_of(*flood));
+  log_flood(*flood);
+  return goaway_frame(std::string("too many: ") + name_of(*flood));
 }
 
-void FrameGuard::say(FrameCounter::Flood flood) const {
-  const std::optional<int> times = floods_to_say();
+void FrameGuard::log_flood(FrameCounter::Flood flood) const {
+  const std::optional<int> times = floods_to_log();
   if (!times) return;
   log_event(LogLevel::kWarning, "flood",
             {{"peer", peer_.address}, {"of", name_of(flood)}, {"times", *times}});

@@ -7,7 +7,7 @@
 
 namespace recurve {
 
-// What stands in front of each frame of HTTP/2 (RFC 9113, section 4.1).
+// The header of an HTTP/2 frame (RFC 9113, section 4.1).
 struct FrameHead {
   size_t size = 0;  // of the payload
   uint8_t kind = 0, flags = 0;
@@ -28,22 +28,22 @@ enum FrameKind : uint8_t {
 };
 inline constexpr uint8_t kEndStreamFlag = 1, kAckFlag = 1, kEndHeadersFlag = 4, kPaddedFlag = 8;
 
-// Tells the frames apart of what one side of a connection sends. One thread at a time.
+// Splits the bytes that one side of a connection sends into frames. One thread at a time.
 class FrameReader {
  public:
-  static constexpr size_t kPreface = 24;  // that a client sends first
+  static constexpr size_t kPreface = 24;  // bytes that a client sends first
 
-  explicit FrameReader(size_t preface) : left_(preface) {}
+  explicit FrameReader(size_t preface) : missing_(preface) {}
 
-  // The next bytes. begin(head) is called for each frame that begins, and payload(head, part) for
-  // each part of its payload. False, and nothing more is read, where one of them returns false.
+  // The next bytes. Calls begin(head) for each frame that begins, and payload(head, part) for each
+  // part of its payload. If begin() returns false, stops and returns false.
   template <typename Begin, typename Payload>
   bool read(std::string_view bytes, const Begin& begin, const Payload& payload) {
     while (!bytes.empty()) {
-      const std::string_view part = bytes.substr(0, left_);
-      left_ -= part.size();
+      const std::string_view part = bytes.substr(0, missing_);
+      missing_ -= part.size();
       bytes.remove_prefix(part.size());
-      if (begun_ && !part.empty() && !payload(frame_, part)) return false;
+      if (begun_ && !part.empty()) payload(frame_, part);
       if (bytes.empty()) return true;
       if (!finish_head(&bytes)) return true;
       if (!begin(frame_)) return false;
@@ -66,12 +66,12 @@ class FrameReader {
               .stream = (uint32_t{head_[5]} << 24 | uint32_t{head_[6]} << 16 |
                          uint32_t{head_[7]} << 8 | head_[8]) &
                         0x7fffffff};
-    left_ = frame_.size;
+    missing_ = frame_.size;
     return true;
   }
 
-  size_t left_;         // of the preface, or of a frame's payload
-  bool begun_ = false;  // the preface is over
+  size_t missing_;      // bytes of the preface, or of the current payload
+  bool begun_ = false;  // the preface is read
   FrameHead frame_ = {};
   std::array<uint8_t, 9> head_ = {};
   size_t head_bytes_ = 0;

@@ -15,17 +15,17 @@ namespace recurve {
 namespace {
 
 using std::chrono::milliseconds;
-// Between two looks at which connections are gone, where nothing comes.
+// Between two sweeps for closed connections while none arrives.
 constexpr milliseconds kSweep(1000);
-// How long to wait before it is tried again, where no descriptor is left.
+// Before the next attempt when no descriptor is left.
 constexpr milliseconds kRetry(50);
-// Between two lines in the log about connections that were refused.
-constexpr std::chrono::seconds kSayAgain(10);
+// Between two log lines about refused connections.
+constexpr std::chrono::seconds kRefusalLogInterval(10);
 
 }  // namespace
 
 Listener::Listener(const std::string& address) {
-  Bound bound = bind_all(address);
+  BoundSockets bound = bind_all(address);
   listening_ = std::move(bound.descriptors);
   port_ = bound.port;
   path_ = std::move(bound.path);
@@ -45,7 +45,7 @@ void Listener::start(Connections& connections, Metrics& metrics, Take take, List
   take_ = std::move(take);
   if (tls.handshaker != nullptr && port_ != 0) {
     handshaker_ = std::move(tls.handshaker);
-    secure_ = std::make_shared<TlsHandshaker::Door>(
+    receiver_ = std::make_shared<TlsHandshaker::Receiver>(
         tls.protocol, [this](int descriptor, const Peer& peer) {
           if (connections_->certify(peer)) return take_(descriptor, peer);
           refuse(descriptor, peer, Connections::Verdict::kTooManyOfNetwork);
@@ -58,7 +58,7 @@ void Listener::stop() {
   if (!thread_.joinable()) return;
   eventfd_write(wake_, 1);
   thread_.join();
-  if (secure_ != nullptr) secure_->close();
+  if (receiver_ != nullptr) receiver_->close();
 }
 
 void Listener::run() {
@@ -66,7 +66,7 @@ void Listener::run() {
   for (const int descriptor : listening_) ready.push_back({descriptor, POLLIN, 0});
   bool full = false;
   while (true) {
-    // Where no descriptor is left there is nothing to wait for but time, as the queue stays ready.
+    // Without a free descriptor the queue stays ready: wait for time only.
     const nfds_t watched = full ? 1 : ready.size();
     poll(ready.data(), watched, static_cast<int>((full ? kRetry : kSweep).count()));
     if (ready.front().revents != 0) return;
@@ -77,7 +77,7 @@ void Listener::run() {
 }
 
 bool Listener::accept_all(int listening) {
-  constexpr int kAtOnce = 64;  // then the others, and whether it is to stop
+  constexpr int kAtOnce = 64;  // before the other sockets, and the check whether to stop
   for (int i = 0; i < kAtOnce; ++i) {
     sockaddr_storage address{};
     socklen_t size = sizeof(address);
@@ -86,11 +86,11 @@ bool Listener::accept_all(int listening) {
     if (descriptor >= 0) {
       receive(descriptor, to_peer(address, descriptor));
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-      say_refused({.address = "any"}, Metrics::Refusal::kNoFile);
+      log_refused({.address = "any"}, Metrics::Refusal::kNoFile);
       return false;
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       return true;
-    }  // else that connection has failed: the next one
+    }  // else this connection has failed
   }
   return true;
 }
@@ -100,20 +100,20 @@ void Listener::receive(int descriptor, Peer peer) {
   const Connections::Verdict verdict = connections_->add(descriptor, peer);
   if (verdict != Connections::Verdict::kTaken) return refuse(descriptor, peer, verdict);
   if (handshaker_ == nullptr) return take_(descriptor, peer);
-  handshaker_->accept(descriptor, std::move(peer), secure_);
+  handshaker_->accept(descriptor, std::move(peer), receiver_);
 }
 
 void Listener::refuse(int descriptor, const Peer& peer, Connections::Verdict why) {
-  say_refused(peer, why == Connections::Verdict::kTooMany ? Metrics::Refusal::kTooMany
+  log_refused(peer, why == Connections::Verdict::kTooMany ? Metrics::Refusal::kTooMany
                                                           : Metrics::Refusal::kTooManyOfAddress);
-  close(descriptor);  // who sees it closed finds it counted
+  close(descriptor);  // after it is counted: a client that sees it closed finds the count
 }
 
-void Listener::say_refused(const Peer& peer, Metrics::Refusal why) {
+void Listener::log_refused(const Peer& peer, Metrics::Refusal why) {
   metrics_->connection_refused(why);
   const auto now = std::chrono::steady_clock::now();
-  if (said_.time_since_epoch().count() != 0 && now - said_ < kSayAgain) return;
-  said_ = now;
+  if (logged_.time_since_epoch().count() != 0 && now - logged_ < kRefusalLogInterval) return;
+  logged_ = now;
   const char* reason = "no_file_left";
   if (why == Metrics::Refusal::kTooMany) reason = "too_many_connections";
   if (why == Metrics::Refusal::kTooManyOfAddress) reason = "too_many_of_this_address";

@@ -10,55 +10,55 @@
 
 namespace recurve {
 
-// TLS for connections from the network; those of this machine's own sockets have none.
+// TLS for connections from the network; Unix sockets have none.
 struct ListenerTls {
   std::shared_ptr<TlsHandshaker> handshaker = {};  // null: none
   TlsProtocol protocol = TlsProtocol::kHttp1;
 };
 
-// Accepts connections and gives them away. Lives on where the process has no descriptor left:
-// what cannot be accepted waits in the system's queue until there is one.
+// Accepts connections and passes them on. When the process has no descriptor left, connections wait
+// in the system's queue until there is one.
 class Listener {
  public:
-  // Takes a connection of `peer`: its descriptor, which does not block, is the taker's to close.
+  // Takes a connection: the non-blocking descriptor, which the callee closes, and its peer.
   using Take = std::function<void(int descriptor, const Peer& peer)>;
 
-  // Listens, but accepts nothing yet. address: HOST:PORT, HOST a numeric address, [::1] for IPv6,
-  // or a name, all of whose addresses are listened on; port 0: any free one. 0.0.0.0 and [::] are
-  // all addresses of this machine, of both kinds. unix:PATH or unix-abstract:NAME: a socket of this
-  // machine, whose file goes with the Listener. Throws std::runtime_error with a sentence.
+  // Listens, but accepts nothing yet. address: HOST:PORT, where HOST is a numeric address ([::1]
+  // for IPv6) or a name, all of whose addresses are used; port 0: any free one. 0.0.0.0 and [::]
+  // are all addresses of this machine, IPv4 and IPv6. unix:PATH or unix-abstract:NAME: a Unix
+  // socket, whose file the destructor removes. Throws std::runtime_error with a sentence.
   explicit Listener(const std::string& address);
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  int port() const { return port_; }  // 0: a socket of this machine
+  int port() const { return port_; }  // 0: a Unix socket
 
-  // Begins to accept, on a thread of its own, what `connections` has room for; the rest is closed
-  // at once. Once. The arguments outlive stop().
-  // Where there is TLS, it takes them on the handshaker's thread, once they have shaken hands.
+  // Starts a thread that accepts as many connections as `connections` allows and closes the others.
+  // Call once. The arguments outlive stop(). With TLS, `take` is called on the handshaker's thread
+  // after the handshake.
   void start(Connections& connections, Metrics& metrics, Take take, ListenerTls tls = {});
-  // Nothing is taken after it. Any number of times.
+  // No connection is taken after it. May be called repeatedly.
   void stop();
 
  private:
   void run();
-  // False where there is no descriptor for it.
+  // False: no descriptor is left.
   bool accept_all(int listening);
   void receive(int descriptor, Peer peer);
   void refuse(int descriptor, const Peer& peer, Connections::Verdict why);
-  void say_refused(const Peer& peer, Metrics::Refusal why);
+  void log_refused(const Peer& peer, Metrics::Refusal why);
 
   int port_ = 0;
   std::string path_;  // of the socket's file; empty: none
   std::vector<int> listening_;
-  int wake_ = -1;  // readable once it is to stop
+  int wake_ = -1;  // readable once the thread has to stop
   Connections* connections_ = nullptr;
   Metrics* metrics_ = nullptr;
   Take take_;
-  std::shared_ptr<TlsHandshaker> handshaker_;    // null: no TLS
-  std::shared_ptr<TlsHandshaker::Door> secure_;  // takes what it gives
-  std::chrono::steady_clock::time_point said_ = {};
+  std::shared_ptr<TlsHandshaker> handshaker_;          // null: no TLS
+  std::shared_ptr<TlsHandshaker::Receiver> receiver_;  // of its connections
+  std::chrono::steady_clock::time_point logged_ = {};
   std::thread thread_;
 };
 

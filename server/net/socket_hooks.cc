@@ -1,4 +1,4 @@
-// recv() is defined here, also that which checks how much room there is.
+// This file defines recv(), and __recv_chk(), which the fortified recv() becomes.
 #undef _FORTIFY_SOURCE
 #include "server/net/socket_hooks.h"
 
@@ -40,6 +40,13 @@ bool is_ours(const char* name, Function* ours) {
   return dlsym(RTLD_DEFAULT, name) == reinterpret_cast<void*>(ours);
 }
 
+msghdr one_part(iovec* part) {
+  msghdr message{};
+  message.msg_iov = part;
+  message.msg_iovlen = 1;
+  return message;
+}
+
 }  // namespace
 
 const SystemSockets& system_sockets() {
@@ -48,11 +55,12 @@ const SystemSockets& system_sockets() {
 }
 
 SocketHooks& SocketHooks::of_process() {
-  static auto* const hooks = new SocketHooks;  // gRPC's threads may read to the end
+  static auto* const hooks =
+      new SocketHooks;  // never destroyed: gRPC's threads may read until exit
   return *hooks;
 }
 
-bool SocketHooks::work() {
+bool SocketHooks::active() {
   const SystemSockets& next = system_sockets();
   return is_ours("recvmsg", &::recvmsg) && is_ours("sendmsg", &::sendmsg) &&
          is_ours("recv", &::recv) && is_ours("send", &::send) && is_ours("shutdown", &::shutdown) &&
@@ -64,7 +72,7 @@ SocketHooks::Shard& SocketHooks::shard_of(int descriptor) {
   return shards_[static_cast<size_t>(descriptor) % shards_.size()];
 }
 
-SocketHooks::Hooked& SocketHooks::make(Shard& shard, int descriptor) {
+SocketHooks::Hooked& SocketHooks::find_or_add(Shard& shard, int descriptor) {
   const ino_t socket = inode_of(descriptor);
   const auto [entry, is_new] = shard.hooked.try_emplace(descriptor);
   if (is_new) ++sockets_;
@@ -73,16 +81,16 @@ SocketHooks::Hooked& SocketHooks::make(Shard& shard, int descriptor) {
 }
 
 void SocketHooks::carry_tls(int descriptor, TlsSocket::Connection tls) {
-  auto made = std::make_shared<TlsSocket>(std::move(tls));
+  auto socket = std::make_shared<TlsSocket>(std::move(tls));
   Shard& shard = shard_of(descriptor);
   std::lock_guard lock(shard.mutex);
-  make(shard, descriptor).tls = std::move(made);
+  find_or_add(shard, descriptor).tls = std::move(socket);
 }
 
-void SocketHooks::count_frames(int descriptor, std::shared_ptr<FrameGuard> guard) {
+void SocketHooks::guard_frames(int descriptor, std::shared_ptr<FrameGuard> guard) {
   Shard& shard = shard_of(descriptor);
   std::lock_guard lock(shard.mutex);
-  make(shard, descriptor).guard = std::move(guard);
+  find_or_add(shard, descriptor).guard = std::move(guard);
 }
 
 void SocketHooks::sweep() {
@@ -106,37 +114,35 @@ SocketHooks::Hooked SocketHooks::find(int descriptor) {
   return {};
 }
 
-// What is asked for beside the bytes themselves, or left in the socket, is no read.
+// A peek, out-of-band data and the error queue are not part of the byte stream.
 ssize_t SocketHooks::receive(int descriptor, msghdr& message, int flags) {
   const Hooked hooked = find(descriptor);
-  const bool left = (flags & (MSG_PEEK | MSG_OOB)) != 0;
-  if (hooked.tls != nullptr && left) {
+  const bool peeks = (flags & (MSG_PEEK | MSG_OOB)) != 0;
+  if (hooked.tls != nullptr && peeks) {
     errno = EOPNOTSUPP;
     return -1;
   }
   const bool of_tls = hooked.tls != nullptr && (flags & MSG_ERRQUEUE) == 0;
   const ssize_t got =
       of_tls ? hooked.tls->receive(message) : system_sockets().recvmsg(descriptor, &message, flags);
-  if (got <= 0 || hooked.guard == nullptr || left || (flags & MSG_ERRQUEUE) != 0) return got;
-  if (take(descriptor, hooked, message, static_cast<size_t>(got))) return got;
+  if (got <= 0 || hooked.guard == nullptr || peeks || (flags & MSG_ERRQUEUE) != 0) return got;
+  if (pass_received(descriptor, hooked, message, static_cast<size_t>(got))) return got;
   errno = ECONNRESET;
   return -1;
 }
 
-bool SocketHooks::take(int descriptor, const Hooked& hooked, const msghdr& message, size_t size) {
+bool SocketHooks::pass_received(int descriptor, const Hooked& hooked, const msghdr& message,
+                                size_t size) {
   for (size_t i = 0; i < message.msg_iovlen && size > 0; ++i) {
     const iovec& part = message.msg_iov[i];
     const size_t taken = std::min(size, part.iov_len);
     size -= taken;
-    std::optional<std::string> goodbye =
-        hooked.guard->take({static_cast<const char*>(part.iov_base), taken});
-    if (!goodbye) continue;
-    if (goodbye->empty()) return false;
-    iovec last{goodbye->data(), goodbye->size()};
-    msghdr said{};
-    said.msg_iov = &last;
-    said.msg_iovlen = 1;
-    send(descriptor, said, MSG_DONTWAIT | MSG_NOSIGNAL);
+    std::optional<std::string> goaway =
+        hooked.guard->received({static_cast<const char*>(part.iov_base), taken});
+    if (!goaway) continue;
+    if (goaway->empty()) return false;
+    iovec bytes{goaway->data(), goaway->size()};
+    send(descriptor, one_part(&bytes), MSG_DONTWAIT | MSG_NOSIGNAL);
     end(descriptor, SHUT_RDWR);
     return false;
   }
@@ -150,12 +156,12 @@ ssize_t SocketHooks::send(int descriptor, const msghdr& message, int flags) {
                            : system_sockets().sendmsg(descriptor, &message, flags);
   if (sent <= 0 || hooked.guard == nullptr) return sent;
   const int error = errno;
-  tell_sent(*hooked.guard, message, static_cast<size_t>(sent));
+  pass_sent(*hooked.guard, message, static_cast<size_t>(sent));
   errno = error;
   return sent;
 }
 
-void SocketHooks::tell_sent(FrameGuard& guard, const msghdr& message, size_t size) {
+void SocketHooks::pass_sent(FrameGuard& guard, const msghdr& message, size_t size) {
   for (size_t i = 0; i < message.msg_iovlen && size > 0; ++i) {
     const iovec& part = message.msg_iov[i];
     const size_t of_part = std::min(size, part.iov_len);
@@ -166,12 +172,13 @@ void SocketHooks::tell_sent(FrameGuard& guard, const msghdr& message, size_t siz
 
 int SocketHooks::end(int descriptor, int how) {
   const Hooked hooked = find(descriptor);
-  if (hooked.tls != nullptr && how != SHUT_RD) hooked.tls->say_end();
+  if (hooked.tls != nullptr && how != SHUT_RD) hooked.tls->send_close_notify();
   return system_sockets().shutdown(descriptor, how);
 }
 
 }  // namespace recurve
 
+using recurve::one_part;
 using recurve::SocketHooks;
 using recurve::system_sockets;
 
@@ -185,15 +192,14 @@ extern "C" ssize_t recv(int descriptor, void* bytes, size_t size, int flags) {
   SocketHooks& hooks = SocketHooks::of_process();
   if (!hooks.any()) return system_sockets().recv(descriptor, bytes, size, flags);
   iovec part{bytes, size};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
+  msghdr message = one_part(&part);
   return hooks.receive(descriptor, message, flags);
 }
 
-// What recv() becomes where the compiler knows how much room there is.
-extern "C" ssize_t __recv_chk(int descriptor, void* bytes, size_t size, size_t room, int flags) {
-  if (size > room) std::abort();
+// The fortified recv(), where the compiler knows the size of the buffer.
+extern "C" ssize_t __recv_chk(int descriptor, void* bytes, size_t size, size_t capacity,
+                              int flags) {
+  if (size > capacity) std::abort();
   return recv(descriptor, bytes, size, flags);
 }
 
@@ -207,10 +213,7 @@ extern "C" ssize_t send(int descriptor, const void* bytes, size_t size, int flag
   SocketHooks& hooks = SocketHooks::of_process();
   if (!hooks.any()) return system_sockets().send(descriptor, bytes, size, flags);
   iovec part{const_cast<void*>(bytes), size};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  return hooks.send(descriptor, message, flags);
+  return hooks.send(descriptor, one_part(&part), flags);
 }
 
 extern "C" int shutdown(int descriptor, int how) {

@@ -13,41 +13,40 @@
 
 namespace recurve {
 
-// What gRPC and Asio read, write and end their sockets with, which this library defines: the
-// program's own functions go before the system's, as the linker has it. At a socket that was given
-// to this they carry TLS, and look at what has been read, before they hand it on; at any other they
-// are the system's. So no thread and no second socket stands between a door and its clients.
+// The functions by which gRPC and Asio read, write and shut down sockets. This library defines
+// them, and the linker prefers the program's functions to the system's. At a registered socket they
+// encrypt and decrypt TLS and pass received bytes to a FrameGuard; at any other socket they call
+// the system's functions. So a frontend needs no thread and no second socket for either.
 //
-// Thread-safe. Sockets are closed by who has them, and nobody says when: a descriptor that stands
-// for another socket than the one that was given has nothing to do with it.
+// Thread-safe. Owners close sockets without a notification: a descriptor that refers to another
+// socket than the registered one is not registered.
 class SocketHooks {
  public:
   // The one of this process.
   static SocketHooks& of_process();
 
-  // Whether the functions are these, which another library may have defined before.
-  static bool work();
+  // Whether the program calls these functions: another library may define them too.
+  static bool active();
 
-  // The socket, which does not block, is one of TLS, whose handshake is done, from now on and until
-  // it is closed.
+  // From now on the non-blocking socket carries TLS, whose handshake is done.
   void carry_tls(int descriptor, TlsSocket::Connection tls);
-  // Lets the guard look at the frames of HTTP/2 that come at it, of which nothing has been read.
-  void count_frames(int descriptor, std::shared_ptr<FrameGuard> guard);
-  // Forgets sockets that have been closed.
+  // From now on the guard gets the bytes of the HTTP/2 connection, of which nothing was read yet.
+  void guard_frames(int descriptor, std::shared_ptr<FrameGuard> guard);
+  // Removes closed sockets.
   void sweep();
 
-  // As the system's functions of these names.
+  // As the system's recvmsg(), sendmsg() and shutdown().
   ssize_t receive(int descriptor, msghdr& message, int flags);
   ssize_t send(int descriptor, const msghdr& message, int flags);
   int end(int descriptor, int how);
-  // Whether any socket was given to this that is not known to be closed.
+  // Whether any socket is registered.
   bool any() const { return sockets_.load(std::memory_order_relaxed) > 0; }
 
  private:
   struct Hooked {
-    ino_t socket = 0;  // another one's, where the descriptor has been closed and opened again
+    ino_t socket = 0;                        // inode: the descriptor may be reused
     std::shared_ptr<TlsSocket> tls = {};     // null: none
-    std::shared_ptr<FrameGuard> guard = {};  // null: nobody looks
+    std::shared_ptr<FrameGuard> guard = {};  // null: none
   };
   struct Shard {
     std::mutex mutex;
@@ -55,18 +54,18 @@ class SocketHooks {
   };
 
   Shard& shard_of(int descriptor);
-  // What is empty: not given to this.
+  // Empty: not registered.
   Hooked find(int descriptor);
-  // Made where it is not there. With the shard's lock.
-  Hooked& make(Shard& shard, int descriptor);
-  bool take(int descriptor, const Hooked& hooked, const msghdr& message, size_t size);
-  static void tell_sent(FrameGuard& guard, const msghdr& message, size_t size);
+  // Creates a missing entry. Requires the shard's lock.
+  Hooked& find_or_add(Shard& shard, int descriptor);
+  bool pass_received(int descriptor, const Hooked& hooked, const msghdr& message, size_t size);
+  static void pass_sent(FrameGuard& guard, const msghdr& message, size_t size);
 
   std::array<Shard, 16> shards_;
   std::atomic<int> sockets_{0};
 };
 
-// The system's own.
+// The system's functions.
 struct SystemSockets {
   ssize_t (*recvmsg)(int, msghdr*, int);
   ssize_t (*recv)(int, void*, size_t, int);

@@ -13,18 +13,18 @@
 namespace recurve {
 namespace {
 
-// Of TLS 1.2; all that 1.3 has is fine.
+// Of TLS 1.2; those of 1.3 are all allowed.
 constexpr const char* kCiphers =
     "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES256-GCM-SHA384:"
     "ECDHE-RSA-AES256-GCM-SHA384:ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305";
 
-// To agree on keys, of 128 bits at least.
+// For the key exchange, with at least 128 bits.
 constexpr const char* kGroups = "X25519:P-256:P-384:X448:P-521";
 
-// As they stand in the handshake: each behind its length.
+// In the form of the handshake: each after its length.
 constexpr std::string_view kOffers[] = {"\x08http/1.1", "\x02h2"};
 
-// A client that offers protocols must offer the door's; one that offers none is to know.
+// A client that offers protocols must offer the listener's; one that offers none may connect.
 int choose_protocol(SSL* ssl, const unsigned char** chosen, unsigned char* chosen_size,
                     const unsigned char* offered, unsigned offered_size, void*) {
   const auto* wanted = static_cast<const std::string_view*>(SSL_get_app_data(ssl));
@@ -56,7 +56,7 @@ void ask_clients(const std::string& file, SSL_CTX* context) {
 std::string tls_error() {
   const unsigned long code = ERR_peek_last_error();
   const char* reason = code == 0 ? nullptr : ERR_reason_error_string(code);
-  std::string text = reason != nullptr ? reason : "nothing is known of why";
+  std::string text = reason != nullptr ? reason : "unknown reason";
   if (code != 0 && ERR_SYSTEM_ERROR(code)) text = std::strerror(ERR_GET_REASON(code));
   ERR_clear_error();
   return text;
@@ -73,7 +73,7 @@ TlsSettings::Context TlsSettings::load() const {
   SSL_CTX_set_min_proto_version(raw, TLS1_2_VERSION);
   SSL_CTX_set_options(raw, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION |
                                SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_IGNORE_UNEXPECTED_EOF);
-  // An idle connection has no buffers; what did not fit may be written from elsewhere.
+  // Idle connections have no buffers; a retried write may come from another buffer.
   SSL_CTX_set_mode(raw, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE |
                             SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   SSL_CTX_set_session_cache_mode(raw, SSL_SESS_CACHE_OFF);
@@ -95,16 +95,7 @@ TlsSettings::Context TlsSettings::load() const {
 }
 
 TlsSettings::Stamps TlsSettings::stamps() const {
-  Stamps stamps;
-  size_t at = 0;
-  for (const std::string* file : {&files_.certificate, &files_.key, &files_.client_ca}) {
-    struct stat status{};
-    Stamp& stamp = stamps[at++];
-    if (file->empty() || stat(file->c_str(), &status) != 0) continue;
-    stamp = {status.st_ino, status.st_size,
-             int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
-  }
-  return stamps;
+  return {stamp_of(files_.certificate), stamp_of(files_.key), stamp_of(files_.client_ca)};
 }
 
 void TlsSettings::reload_if_changed() {

@@ -1,48 +1,41 @@
 #pragma once
 #include <openssl/ssl.h>
-#include <sys/stat.h>
 
 #include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
 
+#include "server/identity/file_stamp.h"
+
 namespace recurve {
 
-// Files of PEM by which a server shows who it is, and knows its clients.
+// Files in PEM.
 struct TlsFiles {
-  std::string certificate;  // its own first, then those between it and a root
+  std::string certificate;  // the server's, then its chain up to a root
   std::string key;
-  std::string client_ca =
-      {};  // who must have signed the certificates of clients; empty: none asked
+  std::string client_ca = {};  // must have signed the clients' certificates; empty: none required
 };
 
-// What a connection is to speak within TLS: the other end is refused where it only offers others.
+// The application protocol (ALPN). A client that offers only others is refused.
 enum class TlsProtocol : uint8_t { kHttp1, kHttp2 };
 
-// The settings of TLS for connections to come, from files that may be replaced while the server
-// runs. TLS 1.2 with forward secrecy and authenticated encryption, and 1.3. One thread at a time.
+// The TLS settings of new connections, from files that may be replaced while the server runs. TLS
+// 1.3, and 1.2 with forward secrecy and authenticated encryption. One thread at a time.
 class TlsSettings {
  public:
-  // Throws std::runtime_error with a sentence where the files are of no use.
+  // Throws std::runtime_error with a sentence if the files cannot be used.
   explicit TlsSettings(TlsFiles files);
 
-  // Loads files that have changed since. What cannot be used is left, and the log says why.
+  // Loads files that have changed. If they cannot be used, logs why and uses the previous ones.
   void reload_if_changed();
 
-  // A connection of the server's, over a socket that stays the caller's.
+  // The server side of a connection. The caller owns the socket.
   std::unique_ptr<SSL, decltype(&SSL_free)> connect(int descriptor, TlsProtocol protocol) const;
 
  private:
   using Context = std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)>;
-  // Of each file: what tells one version of it from another.
-  struct Stamp {
-    ino_t file = 0;
-    off_t size = 0;
-    int64_t changed_ns = 0;
-    bool operator==(const Stamp&) const = default;
-  };
-  using Stamps = std::array<Stamp, 3>;
+  using Stamps = std::array<FileStamp, 3>;
 
   Stamps stamps() const;
   Context load() const;
@@ -52,7 +45,7 @@ class TlsSettings {
   Context context_;
 };
 
-// What OpenSSL has to say of the last failure on this thread, which is forgotten.
+// OpenSSL's reason for the last failure on this thread. Clears its errors.
 std::string tls_error();
 
 }  // namespace recurve

@@ -16,7 +16,7 @@ namespace {
 
 struct Socket {
   int descriptor = -1;
-  bool drained = false;  // nothing was left behind what was read last, and no end
+  bool drained = false;  // the last read reported nothing unread, and not the end
   bool ended = false;
 };
 
@@ -24,14 +24,14 @@ Socket& socket_of(BIO* bio) { return *static_cast<Socket*>(BIO_get_data(bio)); }
 
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
-// Whether the system has said that nothing is left (TCP_INQ), which counts an end as something.
-bool nothing_left(msghdr& message) {
+// Whether the system reports nothing unread (TCP_INQ). The end of the stream counts as unread.
+bool nothing_unread(msghdr& message) {
   for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr;
        part = CMSG_NXTHDR(&message, part)) {
     if (part->cmsg_level != SOL_TCP || part->cmsg_type != TCP_CM_INQ) continue;
-    int left = 0;
-    std::memcpy(&left, CMSG_DATA(part), sizeof left);
-    return left == 0;
+    int unread = 0;
+    std::memcpy(&unread, CMSG_DATA(part), sizeof unread);
+    return unread == 0;
   }
   return false;
 }
@@ -52,7 +52,7 @@ int read(BIO* bio, char* bytes, int size) {
   message.msg_control = control.data();
   message.msg_controllen = control.size();
   const ssize_t got = system_sockets().recvmsg(socket.descriptor, &message, 0);
-  if (got > 0) socket.drained = nothing_left(message);
+  if (got > 0) socket.drained = nothing_unread(message);
   if (got == 0) socket.ended = true;
   if (got < 0 && would_block()) BIO_set_retry_read(bio);
   return static_cast<int>(got);
@@ -89,10 +89,10 @@ BIO_METHOD* make_method() {
 }  // namespace
 
 BIO* new_socket_bio(int descriptor) {
-  static BIO_METHOD* const method = make_method();  // gRPC's threads may read to the end
+  static BIO_METHOD* const method = make_method();  // gRPC's threads may read until exit
   BIO* bio = BIO_new(method);
   if (bio == nullptr) return nullptr;
-  // Where it is no socket of TCP nothing is said, and each read asks.
+  // Fails for a Unix socket: then each read is a system call.
   const int yes = 1;
   setsockopt(descriptor, IPPROTO_TCP, TCP_INQ, &yes, sizeof yes);
   BIO_set_data(bio, new Socket{.descriptor = descriptor});

@@ -24,24 +24,24 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
-// Between two looks at deadlines and at the files.
-constexpr milliseconds kLook(1000);
-// Between two lines in the log about handshakes that have failed.
-constexpr seconds kSayFailed(1);
+// Between two checks of deadlines and files.
+constexpr milliseconds kCheckInterval(1000);
+// Between two log lines about failed handshakes.
+constexpr seconds kFailureLogInterval(1);
 constexpr seconds kHandshakeTime(10);
 
 std::string why_it_failed(const SSL* tls, int outcome) {
   const int error = SSL_get_error(tls, outcome);
-  const bool left = error == SSL_ERROR_SYSCALL || error == SSL_ERROR_ZERO_RETURN;
-  return left ? "the client has left" : tls_error();
+  const bool closed = error == SSL_ERROR_SYSCALL || error == SSL_ERROR_ZERO_RETURN;
+  return closed ? "the client has disconnected" : tls_error();
 }
 
-bool may_go_on(const SSL* tls, int outcome) {
+bool is_pending(const SSL* tls, int outcome) {
   const int error = SSL_get_error(tls, outcome);
   return error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE;
 }
 
-// Of the certificate that the client has shown; empty: none.
+// Of the client's verified certificate; empty: none.
 std::string subject_of(const SSL* tls) {
   const std::unique_ptr<X509, decltype(&X509_free)> shown(SSL_get1_peer_certificate(tls),
                                                           X509_free);
@@ -56,12 +56,12 @@ std::string subject_of(const SSL* tls) {
 
 }  // namespace
 
-void TlsHandshaker::Door::close() {
+void TlsHandshaker::Receiver::close() {
   std::lock_guard lock(mutex_);
   take_ = nullptr;
 }
 
-bool TlsHandshaker::Door::take(int descriptor, const Peer& peer) {
+bool TlsHandshaker::Receiver::take(int descriptor, const Peer& peer) {
   std::lock_guard lock(mutex_);
   if (!take_) return false;
   take_(descriptor, peer);
@@ -83,16 +83,16 @@ TlsHandshaker::~TlsHandshaker() {
   }
   eventfd_write(wake_, 1);
   thread_.join();
-  for (const Accepted& left : accepted_) close(left.descriptor);
+  for (const Accepted& one : accepted_) close(one.descriptor);
   for (const auto& [descriptor, handshake] : handshakes_) close(descriptor);
   close(wake_);
   close(epoll_);
 }
 
-void TlsHandshaker::accept(int descriptor, Peer peer, std::shared_ptr<Door> door) {
+void TlsHandshaker::accept(int descriptor, Peer peer, std::shared_ptr<Receiver> receiver) {
   {
     std::lock_guard lock(mutex_);
-    accepted_.push_back({descriptor, std::move(peer), std::move(door)});
+    accepted_.push_back({descriptor, std::move(peer), std::move(receiver)});
   }
   eventfd_write(wake_, 1);
 }
@@ -101,8 +101,8 @@ void TlsHandshaker::work() {
   while (true) {
     wait_for_events();
     begin_new();
-    for (const int descriptor : std::exchange(ready_, {})) go_on(descriptor);
-    look_at_the_time();
+    for (const int descriptor : std::exchange(ready_, {})) continue_handshake(descriptor);
+    check_periodically();
     std::lock_guard lock(mutex_);
     if (ending_) return;
   }
@@ -111,7 +111,7 @@ void TlsHandshaker::work() {
 void TlsHandshaker::wait_for_events() {
   std::array<epoll_event, 64> events;
   const int count = epoll_wait(epoll_, events.data(), static_cast<int>(events.size()),
-                               static_cast<int>(kLook.count()));
+                               static_cast<int>(kCheckInterval.count()));
   for (int i = 0; i < count; ++i) {
     const int descriptor = events[static_cast<size_t>(i)].data.fd;
     if (descriptor != wake_) {
@@ -132,23 +132,22 @@ void TlsHandshaker::begin_new() {
   for (Accepted& one : accepted) {
     const int yes = 1;
     setsockopt(one.descriptor, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-    TlsSocket::Connection tls = settings_.connect(one.descriptor, one.door->protocol_);
+    TlsSocket::Connection tls = settings_.connect(one.descriptor, one.receiver->protocol_);
     if (tls == nullptr) {
-      say_failed(one.peer, tls_error());
+      log_failure(one.peer, tls_error());
       close(one.descriptor);
       continue;
     }
     handshakes_.emplace(one.descriptor,
-                        Handshake{std::move(tls), std::move(one.peer), std::move(one.door),
+                        Handshake{std::move(tls), std::move(one.peer), std::move(one.receiver),
                                   steady_clock::now() + kHandshakeTime});
     watch(one.descriptor);
     ready_.push_back(one.descriptor);
   }
 }
 
-// Events come once for each time that something can be read or written anew: so all is done that
-// can be.
-void TlsHandshaker::go_on(int descriptor) {
+// Events are edge-triggered: do all that is possible now.
+void TlsHandshaker::continue_handshake(int descriptor) {
   const auto found = handshakes_.find(descriptor);
   if (found == handshakes_.end()) return;
   SSL* tls = found->second.tls.get();
@@ -156,7 +155,7 @@ void TlsHandshaker::go_on(int descriptor) {
   ERR_clear_error();
   const int outcome = SSL_do_handshake(tls);
   if (outcome == 1) return hand_over(found);
-  if (!may_go_on(tls, outcome)) fail(found, why_it_failed(tls, outcome));
+  if (!is_pending(tls, outcome)) fail(found, why_it_failed(tls, outcome));
 }
 
 void TlsHandshaker::hand_over(Handshakes::iterator done) {
@@ -166,27 +165,27 @@ void TlsHandshaker::hand_over(Handshakes::iterator done) {
   epoll_ctl(epoll_, EPOLL_CTL_DEL, descriptor, nullptr);
   handshake.peer.subject = subject_of(handshake.tls.get());
   SocketHooks::of_process().carry_tls(descriptor, std::move(handshake.tls));
-  if (handshake.door->take(descriptor, handshake.peer)) return;
+  if (handshake.receiver->take(descriptor, handshake.peer)) return;
   shutdown(descriptor, SHUT_RDWR);
   close(descriptor);
 }
 
 void TlsHandshaker::fail(Handshakes::iterator failed, const std::string& problem) {
-  say_failed(failed->second.peer, problem);
+  log_failure(failed->second.peer, problem);
   const int descriptor = failed->first;
   handshakes_.erase(failed);
   close(descriptor);
 }
 
-void TlsHandshaker::look_at_the_time() {
+void TlsHandshaker::check_periodically() {
   const auto now = steady_clock::now();
-  if (now - looked_ < kLook) return;
-  looked_ = now;
+  if (now - checked_ < kCheckInterval) return;
+  checked_ = now;
   settings_.reload_if_changed();
   SocketHooks::of_process().sweep();
   for (auto it = handshakes_.begin(); it != handshakes_.end();) {
     const auto handshake = it++;
-    if (handshake->second.deadline <= now) fail(handshake, "the handshake takes too long");
+    if (handshake->second.deadline <= now) fail(handshake, "the handshake has timed out");
   }
 }
 
@@ -197,11 +196,11 @@ void TlsHandshaker::watch(int descriptor) const {
   epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event);
 }
 
-void TlsHandshaker::say_failed(const Peer& peer, const std::string& problem) {
+void TlsHandshaker::log_failure(const Peer& peer, const std::string& problem) {
   ++failures_;
   const auto now = steady_clock::now();
-  if (now - said_ < kSayFailed) return;
-  said_ = now;
+  if (now - logged_ < kFailureLogInterval) return;
+  logged_ = now;
   log_event(LogLevel::kInfo, "tls_handshake_failed",
             {{"peer", peer.address}, {"what", problem}, {"times", std::exchange(failures_, 0)}});
 }

@@ -14,25 +14,24 @@
 
 namespace recurve {
 
-// Shakes hands with clients of TLS for all doors, on a thread of its own: a door gets a connection
-// once that is done, as one at which SocketHooks carry what is within TLS. Thread-safe.
+// Does the TLS handshakes of all listeners on one thread. A listener gets a connection after its
+// handshake; from then on SocketHooks encrypt and decrypt its bytes. Thread-safe.
 class TlsHandshaker {
  public:
-  // Throws std::runtime_error with a sentence where the files are of no use. They are looked at
-  // again each second, for connections to come.
+  // Throws std::runtime_error with a sentence if the files cannot be used. Checks each second
+  // whether they have changed, for new connections.
   explicit TlsHandshaker(TlsFiles files);
   ~TlsHandshaker();
   TlsHandshaker(const TlsHandshaker&) = delete;
   TlsHandshaker& operator=(const TlsHandshaker&) = delete;
 
-  // A door, as long as it takes connections.
-  class Door {
+  // Gets connections after their handshake, until close().
+  class Receiver {
    public:
     using Take = std::function<void(int descriptor, const Peer& peer)>;
-    // take: on the handshaker's thread; the descriptor, which does not block, is the taker's to
-    // close.
-    Door(TlsProtocol protocol, Take take) : protocol_(protocol), take_(std::move(take)) {}
-    // Nothing is taken after it.
+    // take: called on the handshaker's thread; closes the non-blocking descriptor.
+    Receiver(TlsProtocol protocol, Take take) : protocol_(protocol), take_(std::move(take)) {}
+    // `take` is not called after it.
     void close();
 
    private:
@@ -44,19 +43,19 @@ class TlsHandshaker {
     Take take_;  // empty: closed
   };
 
-  // Takes a connection of `peer` that has been accepted, whose descriptor does not block.
-  void accept(int descriptor, Peer peer, std::shared_ptr<Door> door);
+  // Takes an accepted connection with a non-blocking descriptor.
+  void accept(int descriptor, Peer peer, std::shared_ptr<Receiver> receiver);
 
  private:
   struct Accepted {
     int descriptor;
     Peer peer;
-    std::shared_ptr<Door> door;
+    std::shared_ptr<Receiver> receiver;
   };
   struct Handshake {
     TlsSocket::Connection tls;
     Peer peer;
-    std::shared_ptr<Door> door;
+    std::shared_ptr<Receiver> receiver;
     std::chrono::steady_clock::time_point deadline;
   };
   using Handshakes = std::unordered_map<int, Handshake>;
@@ -64,25 +63,25 @@ class TlsHandshaker {
   void work();
   void wait_for_events();
   void begin_new();
-  void go_on(int descriptor);
+  void continue_handshake(int descriptor);
   void hand_over(Handshakes::iterator done);
   void fail(Handshakes::iterator failed, const std::string& problem);
-  void look_at_the_time();
+  void check_periodically();
   void watch(int descriptor) const;
-  void say_failed(const Peer& peer, const std::string& problem);
+  void log_failure(const Peer& peer, const std::string& problem);
 
   TlsSettings settings_;
   int epoll_ = -1, wake_ = -1;
 
   std::mutex mutex_;
-  std::vector<Accepted> accepted_;  // and not begun with
+  std::vector<Accepted> accepted_;  // not started yet
   bool ending_ = false;
 
-  // On the thread.
+  // Of the thread.
   Handshakes handshakes_;   // by descriptor
-  std::vector<int> ready_;  // descriptors whose handshakes may go on
-  std::chrono::steady_clock::time_point looked_ = {}, said_ = {};
-  int failures_ = 0;  // since that was said
+  std::vector<int> ready_;  // descriptors whose handshakes can continue
+  std::chrono::steady_clock::time_point checked_ = {}, logged_ = {};
+  int failures_ = 0;  // since the last log line
   std::thread thread_;
 };
 

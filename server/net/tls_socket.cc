@@ -16,13 +16,13 @@ namespace {
 
 constexpr size_t kRecord = 16 << 10;
 
-// What is written together is one record, and not one for each part.
+// Collects the parts of one message, which become one record.
 char* record() {
   static thread_local std::array<char, kRecord> bytes;
   return bytes.data();
 }
 
-// Bytes of the parts from `from` on, at most a record's; not copied where one part has them all.
+// The bytes of the parts from `from` on, up to a record. Not copied if one part has them all.
 std::string_view gather(const msghdr& message, size_t from) {
   size_t size = 0;
   for (size_t i = 0; i < message.msg_iovlen && size < kRecord; ++i) {
@@ -39,24 +39,25 @@ std::string_view gather(const msghdr& message, size_t from) {
   return {record(), size};
 }
 
-// What has been read has nothing behind it, or may have: see recvmsg() of gRPC and TCP_INQ.
-void say_what_is_left(msghdr& message, bool any) {
-  const size_t room = std::exchange(message.msg_controllen, 0);
-  if (message.msg_control == nullptr || room < CMSG_SPACE(sizeof(int))) return;
+// Reports in a control message whether there may be unread bytes, as TCP_INQ does: gRPC asks for
+// it.
+void report_unread(msghdr& message, bool any) {
+  const size_t capacity = std::exchange(message.msg_controllen, 0);
+  if (message.msg_control == nullptr || capacity < CMSG_SPACE(sizeof(int))) return;
   message.msg_controllen = CMSG_SPACE(sizeof(int));
   cmsghdr* part = CMSG_FIRSTHDR(&message);
   part->cmsg_level = SOL_TCP;
   part->cmsg_type = TCP_CM_INQ;
   part->cmsg_len = CMSG_LEN(sizeof(int));
-  const int left = any ? 1 : 0;
-  std::memcpy(CMSG_DATA(part), &left, sizeof left);
+  const int unread = any ? 1 : 0;
+  std::memcpy(CMSG_DATA(part), &unread, sizeof unread);
 }
 
 }  // namespace
 
 TlsSocket::TlsSocket(Connection tls) : tls_(std::move(tls)) {
-  // Not before the handshake is done: what OpenSSL has read from the socket wakes nobody who waits
-  // at that for the first time.
+  // Only after the handshake: bytes that OpenSSL has read ahead do not make the socket readable for
+  // the first poll of the connection's owner.
   SSL_set_read_ahead(tls_.get(), 1);
 }
 
@@ -64,21 +65,21 @@ ssize_t TlsSocket::receive(msghdr& message) {
   std::lock_guard lock(mutex_);
   BIO_reset(SSL_get_rbio(tls_.get()));
   ssize_t total = 0;
-  bool left = true;
-  for (size_t i = 0; i < message.msg_iovlen && left; ++i) {
+  bool unread = true;
+  for (size_t i = 0; i < message.msg_iovlen && unread; ++i) {
     auto* bytes = static_cast<char*>(message.msg_iov[i].iov_base);
-    for (size_t room = message.msg_iov[i].iov_len; room > 0;) {
-      const ssize_t got = read(bytes, room);
+    for (size_t capacity = message.msg_iov[i].iov_len; capacity > 0;) {
+      const ssize_t got = read(bytes, capacity);
       if (got <= 0) {
-        left = total > 0 && (got == 0 || errno != EAGAIN);  // the next call finds the end
+        unread = total > 0 && (got == 0 || errno != EAGAIN);  // the next call finds the end
         if (total == 0) total = got;
         break;
       }
-      total += got, bytes += got, room -= static_cast<size_t>(got);
+      total += got, bytes += got, capacity -= static_cast<size_t>(got);
     }
   }
   message.msg_flags = 0;
-  say_what_is_left(message, left);
+  report_unread(message, unread);
   return total;
 }
 
@@ -95,9 +96,9 @@ ssize_t TlsSocket::send(const msghdr& message) {
   return static_cast<ssize_t>(sent);
 }
 
-void TlsSocket::say_end() {
+void TlsSocket::send_close_notify() {
   std::lock_guard lock(mutex_);
-  // Said again it would wait for the other end's, and read for it what others are to read.
+  // A second SSL_shutdown() would read, to wait for the other end's.
   if ((SSL_get_shutdown(tls_.get()) & SSL_SENT_SHUTDOWN) != 0) return;
   ERR_clear_error();
   SSL_shutdown(tls_.get());

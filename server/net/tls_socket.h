@@ -8,27 +8,27 @@
 
 namespace recurve {
 
-// A connection of TLS, for who knows nothing of TLS: what recvmsg() and sendmsg() do at a socket
-// that does not block, done with what is within TLS. Thread-safe: one may read while another
-// writes.
+// recvmsg() and sendmsg() for the content of a TLS connection over a non-blocking socket.
+// Thread-safe: one thread may read while another writes.
 class TlsSocket {
  public:
   using Connection = std::unique_ptr<SSL, decltype(&SSL_free)>;
 
-  // tls: once its handshake is done, with a BIO of new_socket_bio().
+  // tls: after its handshake, with a BIO of new_socket_bio().
   explicit TlsSocket(Connection tls);
 
-  // As much as there is room for and has come. The bytes; 0: nothing follows; -1, and errno says
-  // why. To who asks how many bytes wait behind it (TCP_INQ) it says 0 or 1: none, or maybe some.
+  // As many bytes as have arrived and fit. Returns how many; 0 at the end; -1 and errno. In reply
+  // to TCP_INQ, for which the caller provides a control message, it reports 0 unread bytes, or 1 if
+  // there may be some.
   ssize_t receive(msghdr& message);
-  // As much as the socket takes; where it is full, -1 and EAGAIN: then it is to be called again
-  // with the same bytes, and more maybe, once the socket is ready.
+  // As many bytes as the socket takes. -1 and EAGAIN if it is full: call again with the same bytes,
+  // and possibly more, once the socket is ready.
   ssize_t send(const msghdr& message);
-  // Says to the other end that nothing follows.
-  void say_end();
+  // Tells the other end that nothing follows.
+  void send_close_notify();
 
  private:
-  // One read or write: the bytes, 0 at the end, -1 and errno.
+  // One read or write: the number of bytes; 0 at the end; -1 and errno.
   ssize_t read(char* bytes, size_t size);
   ssize_t write(const char* bytes, size_t size);
 
@@ -36,10 +36,9 @@ class TlsSocket {
   const Connection tls_;
 };
 
-// A socket for OpenSSL, which stays the caller's: writing to a client that has left is an error and
-// no signal, and a read is no call of the system's where that has said with the last one that
-// nothing is left (TCP_INQ). BIO_reset() forgets that: to be called first by whoever has waited for
-// more.
+// A socket for OpenSSL; the caller owns the descriptor. Writing to a closed connection is an error
+// and not a signal. A read makes no system call if the last one reported that nothing is unread
+// (TCP_INQ). BIO_reset() clears that: call it before reading after a wait.
 BIO* new_socket_bio(int descriptor);
 
 }  // namespace recurve

@@ -111,7 +111,7 @@ struct RpcServer::Impl {
   std::vector<std::shared_ptr<grpc::Service>> made;  // of each of the others
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
-  const FrameGuard::Shared guarded{
+  const FrameCounter::Shared frame_limits{
       .bodies = std::make_shared<ByteBudget>(most_bytes_on_their_way(context))};
   std::optional<Listener> listener;
 };
@@ -151,8 +151,8 @@ void RpcServer::Impl::listen() {
 
 // gRPC's acceptor closes connections whose peer has no address, as those of this machine.
 void RpcServer::Impl::hand_over(int descriptor, const Peer& peer) {
-  SocketHooks::of_process().count_frames(
-      descriptor, std::make_shared<FrameGuard>(peer, context.core.metrics, guarded));
+  SocketHooks::of_process().guard_frames(
+      descriptor, std::make_shared<FrameGuard>(peer, context.core.metrics, frame_limits));
   if (listener->port() == 0) return grpc::AddInsecureChannelFromFd(server.get(), descriptor);
   grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
   connection.fd = descriptor;

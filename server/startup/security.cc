@@ -31,7 +31,7 @@ void check_network(const Options& o) {
   const std::pair<const char*, const std::string&> doors[] = {
       {"--listen", o.listen}, {"--http", o.http}, {"--metrics", o.metrics}, {"--admin", o.admin}};
   for (const auto& [flag, address] : doors) {
-    if (address.empty() || is_of_this_machine(address)) continue;
+    if (address.empty() || is_local_address(address)) continue;
     throw std::runtime_error(fmt::format(
         "{} {} can be reached by other machines, and there is no {}: give {}, listen on 127.0.0.1, "
         "or allow it with --insecure-network",
@@ -79,7 +79,7 @@ SandboxFiles needed_files(const Options& o) {
   }
   for (const std::string& address : {o.listen, o.http, o.metrics, o.admin}) {
     try {
-      const std::string name = file_of_address(address);
+      const std::string name = unix_socket_path(address);
       if (!name.empty()) files.sockets.push_back(fs::absolute(name).parent_path());
     } catch (const std::runtime_error&) {  // whoever listens there says why it cannot be
     }

@@ -12,7 +12,7 @@ namespace {
 size_t end_of(std::string_view all, size_t part, recurve::FrameCounter::Time now) {
   recurve::FrameCounter counter;
   for (size_t at = 0; at < all.size(); at += part) {
-    if (counter.count(all.substr(at, part), now)) return at + part;
+    if (counter.received(all.substr(at, part), now)) return at + part;
   }
   return 0;
 }

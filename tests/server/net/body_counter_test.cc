@@ -1,9 +1,11 @@
-#include "server/net/body_counter.h"
-
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
-#include <vector>
+#include <string_view>
+#include <utility>
+
+#include "server/net/frame_counter.h"
 
 namespace recurve::body_counter_test {
 
@@ -28,11 +30,29 @@ std::string message(uint32_t size, size_t come) {
 constexpr TenantId kOne = kVisitors | 1, kOther = kVisitors | TenantId{7} << kConnectionBits | 2;
 constexpr int64_t kMost = 8 << 20;
 
+// A connection whose preface has arrived.
+class Connection {
+ public:
+  Connection(std::shared_ptr<ByteBudget> budget, TenantId share)
+      : counter_({.bodies = std::move(budget)}, "192.0.2.1", share) {
+    received(kPreface);
+  }
+  // Whether its messages fit the budget.
+  bool received(std::string_view bytes) {
+    const auto flood = counter_.received(bytes, {});
+    EXPECT_EQ(flood.value_or(FrameCounter::Flood::kBodies), FrameCounter::Flood::kBodies);
+    return !flood;
+  }
+  void sent(std::string_view bytes) { counter_.sent(bytes); }
+
+ private:
+  FrameCounter counter_;
+};
+
 class BodyCounterTest : public ::testing::Test {
  protected:
-  BodyCounterTest() { counter_.received(kPreface); }
   const std::shared_ptr<ByteBudget> budget_ = std::make_shared<ByteBudget>(kMost);
-  BodyCounter counter_{budget_, kOne};
+  Connection counter_{budget_, kOne};
 };
 
 TEST_F(BodyCounterTest, CountsWhatHasComeUntilTheMessageIsWhole) {
@@ -87,8 +107,7 @@ TEST_F(BodyCounterTest, BytesMayComeInAnyPieces) {
     all += frame(kDataFrame, kEndStreamFlag, stream, std::string(97, 'z'));
   }
   for (const size_t piece : {1u, 2u, 7u, 100u}) {
-    BodyCounter counter(budget_, kOne);
-    counter.received(kPreface);
+    Connection counter(budget_, kOne);
     bool held = false;
     for (size_t at = 0; at < all.size(); at += piece) {
       EXPECT_TRUE(counter.received(std::string_view(all).substr(at, piece)));
@@ -111,8 +130,8 @@ TEST_F(BodyCounterTest, HalvesOfOneConnectionLeaveSomeForOthers) {
     ASSERT_LT(taken, kMost);
   }
   EXPECT_GT(taken, kMost / 2);
-  BodyCounter other(budget_, kOther);
-  other.received(kPreface + headers(1) + frame(kDataFrame, 0, 1, message(1 << 20, 0)));
+  Connection other(budget_, kOther);
+  other.received(headers(1) + frame(kDataFrame, 0, 1, message(1 << 20, 0)));
   for (int i = 0; i < 30; ++i) ASSERT_TRUE(other.received(frame(kDataFrame, 0, 1, part))) << i;
 }
 

@@ -42,9 +42,9 @@ std::string frame(char kind, char flags, const std::string& payload) {
 int until_flood(FrameCounter& counter, const std::string& one, int frames, Flood wanted,
                 milliseconds between = milliseconds(0)) {
   auto now = FrameCounter::Time() + std::chrono::hours(1);
-  counter.count(kPreface, now);
+  counter.received(kPreface, now);
   for (int i = 0; i < frames; ++i, now += between) {
-    if (const auto flood = counter.count(one, now)) {
+    if (const auto flood = counter.received(one, now)) {
       EXPECT_EQ(*flood, wanted) << name_of(*flood);
       return i;
     }
@@ -77,7 +77,7 @@ TEST(FrameCounter, EndsWhatComesTooFast) {
 TEST(FrameCounter, ConnectionsOfANetworkShareWhatTheyMayReset) {
   const Case& resets = kCases[0];
   const int most = static_cast<int>(FrameCounter::kRates[0].at_once);
-  const auto shared = FrameCounter::make_resets();
+  const FrameCounter::Shared shared;
   FrameCounter first(shared, "192.0.2.1");
   EXPECT_EQ(until_flood(first, resets.one, most / 2, resets.flood), -1);
   FrameCounter second(shared, "192.0.2.1");
@@ -112,8 +112,8 @@ TEST(FrameCounter, HeadersHaveAnEnd) {
   const std::string piece = frame(kContinuation, 0, std::string(14'000, 'h'));
   FrameCounter large;
   EXPECT_EQ(until_flood(large, frame(kHeaders, 0, "h") + piece, 1, Flood::kHeaders), -1);
-  EXPECT_EQ(large.count(piece + piece + piece, {}), std::nullopt);
-  EXPECT_EQ(large.count(piece, {}), Flood::kHeaders);
+  EXPECT_EQ(large.received(piece + piece + piece, {}), std::nullopt);
+  EXPECT_EQ(large.received(piece, {}), Flood::kHeaders);
   FrameCounter many;
   EXPECT_EQ(until_flood(many, frame(kContinuation, 0, ""), 100, Flood::kHeaders),
             FrameCounter::kMostContinuations);
@@ -138,7 +138,7 @@ TEST(FrameCounter, CountsTheSameInAnyParts) {
     FrameCounter counter;
     for (size_t at = 0; at < all.size();) {
       const std::string_view part = std::string_view(all).substr(at, next_part());
-      if (counter.count(part, now)) return at + part.size();
+      if (counter.received(part, now)) return at + part.size();
       at += part.size();
     }
     return 0;

@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/net/unix_socket.h"
+#include "server/net/bind.h"
 #include "tests/support/temp_dir.h"
 
 namespace recurve::listener_test {

@@ -58,14 +58,14 @@ std::string many(int count) {
   return all;
 }
 
-TEST(SocketHooks, AreWhatReadsAndWritesSockets) { EXPECT_TRUE(SocketHooks::work()); }
+TEST(SocketHooks, AreWhatReadsAndWritesSockets) { EXPECT_TRUE(SocketHooks::active()); }
 
 TEST(SocketHooks, EndAConnectionThatFloods) {
   Metrics metrics;
   Connection connection;
-  SocketHooks::of_process().count_frames(
+  SocketHooks::of_process().guard_frames(
       connection.ends[0],
-      std::make_shared<FrameGuard>(Peer{.address = "192.0.2.1"}, metrics, FrameGuard::Shared()));
+      std::make_shared<FrameGuard>(Peer{.address = "192.0.2.1"}, metrics, FrameCounter::Shared()));
   connection.say(kPreface + many(50));
   EXPECT_EQ(connection.read(), kPreface + many(50));
   connection.say(many(600));
@@ -90,8 +90,8 @@ TEST(SocketHooks, LookAtNothingElse) {
   {
     Connection guarded;
     number = guarded.ends[0];
-    SocketHooks::of_process().count_frames(
-        number, std::make_shared<FrameGuard>(Peer{}, metrics, FrameGuard::Shared()));
+    SocketHooks::of_process().guard_frames(
+        number, std::make_shared<FrameGuard>(Peer{}, metrics, FrameCounter::Shared()));
   }
   // Another socket of the number is another one.
   Connection next;
@@ -104,8 +104,8 @@ TEST(SocketHooks, LookAtNothingElse) {
 TEST(SocketHooks, DoNotCountWhatStaysInTheSocket) {
   Metrics metrics;
   Connection connection;
-  SocketHooks::of_process().count_frames(
-      connection.ends[0], std::make_shared<FrameGuard>(Peer{}, metrics, FrameGuard::Shared()));
+  SocketHooks::of_process().guard_frames(
+      connection.ends[0], std::make_shared<FrameGuard>(Peer{}, metrics, FrameCounter::Shared()));
   connection.say(kPreface + many(60));
   for (int i = 0; i < 10; ++i) {
     std::array<char, 2000> bytes{};

@@ -149,7 +149,7 @@ class TlsHandshakerTest : public ::testing::Test {
   // A connection: the client's end.
   int connect() {
     const auto [client, server] = connect_tcp();
-    handshaker_->accept(server, {.address = "192.0.2.1"}, door_);
+    handshaker_->accept(server, {.address = "192.0.2.1"}, receiver_);
     return client;
   }
   // The door's end of the next connection.
@@ -174,7 +174,7 @@ class TlsHandshakerTest : public ::testing::Test {
   std::condition_variable changed_;
   std::deque<int> taken_;
   std::optional<TlsHandshaker> handshaker_{std::in_place, TlsFiles{files_.certificate, files_.key}};
-  std::shared_ptr<TlsHandshaker::Door> door_ = std::make_shared<TlsHandshaker::Door>(
+  std::shared_ptr<TlsHandshaker::Receiver> receiver_ = std::make_shared<TlsHandshaker::Receiver>(
       TlsProtocol::kHttp1, [this](int descriptor, const Peer& peer) {
         EXPECT_EQ(peer.address, "192.0.2.1");
         std::lock_guard lock(mutex_);
@@ -266,7 +266,7 @@ TEST_F(TlsHandshakerTest, AnEndIsPassedOnBehindWhatWasSaid) {
 // A connection that breaks within TLS is no end that was meant.
 TEST_F(TlsHandshakerTest, WhatIsNoRecordBreaksTheConnection) {
   const auto [ends, server] = connect_tcp();
-  handshaker_->accept(server, {.address = "192.0.2.1"}, door_);
+  handshaker_->accept(server, {.address = "192.0.2.1"}, receiver_);
   TlsClient client(dup(ends));
   const int descriptor = shake_hands(client);
   EXPECT_EQ(send(ends, "no record at all", 16, MSG_NOSIGNAL), 16);
@@ -324,8 +324,8 @@ TEST_F(TlsHandshakerTest, ConnectionsLiveOnWithoutIt) {
   EXPECT_TRUE(client.ended());
 }
 
-TEST_F(TlsHandshakerTest, ADoorThatIsClosedTakesNothing) {
-  door_->close();
+TEST_F(TlsHandshakerTest, AClosedReceiverTakesNothing) {
+  receiver_->close();
   TlsClient client(connect());
   client.shake_hands();  // which is done all the same
   EXPECT_EQ(client.read(1), "");
