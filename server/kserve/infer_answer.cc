@@ -9,16 +9,16 @@
 namespace recurve {
 namespace {
 
-using nlohmann::ordered_json;  // a token stands in front of the others at its place
+using nlohmann::ordered_json;  // the sampled token precedes the other candidates
 
-// JSON has no infinity; this is what servers say instead.
+// JSON has no infinity; other servers write this value.
 double finite(float logprob) { return std::isfinite(logprob) ? logprob : -9999.0; }
 
 std::string dump(const ordered_json& value) {
   return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
-// As bytes; those of a text behind their length.
+// As bytes; a text follows its length.
 template <typename T>
 std::string raw_of(const std::vector<T>& values) {
   std::string raw;
@@ -83,7 +83,7 @@ void InferAnswer::add(const AnswerDelta& delta) {
   }
 }
 
-// Keyed by ids: the token itself and the likeliest ones, whose ranks are known.
+// By token id: the sampled token, and the most likely ones with their ranks.
 ordered_json InferAnswer::logprobs_of(const SampledToken& token) const {
   const auto entry = [&](int32_t id, float logprob) -> ordered_json {
     return {{"logprob", finite(logprob)}, {"decoded_token", tokenizer_.token_bytes(id)}};
@@ -116,7 +116,7 @@ InferAnswer::Response InferAnswer::respond(bool last) {
   response.set_model_name(model_);
   response.set_model_version(kModelVersion);
   response.set_id(form_.id);
-  // By which clients of a stream know that nothing of this request follows.
+  // Tells clients of a stream whether this is the request's last response.
   (*response.mutable_parameters())["triton_final_response"].set_bool_param(last);
 
   std::vector<std::string> texts, reasons, logprobs;

@@ -12,27 +12,27 @@
 
 namespace recurve {
 
-// Writes an answer as the tensors that were asked for: gathered in one response, or what has come
-// since the last. One thread at a time.
+// Converts an answer to the requested tensors: all in one response, or in a stream those since the
+// last response. One thread at a time.
 class InferAnswer {
  public:
   // The references outlive it.
   InferAnswer(const InferForm& form, const std::string& model, const Tokenizer& tokenizer);
 
-  // Takes what has come. Of a stream, the response to be sent for it, if there is to be one.
+  // Adds an event. In a stream, returns the response to send for it, if any.
   std::optional<inference::ModelInferResponse> take(const AnswerEvent& event);
-  // Without a stream: the whole, once the last event has been taken.
+  // Without a stream: the response, after the last event.
   inference::ModelInferResponse whole() { return respond(/*last=*/true); }
 
  private:
   using Response = inference::ModelInferResponse;
 
-  // Of one choice, since the last response but for what says otherwise.
+  // One choice: what was added since the last response, except where noted.
   struct Choice {
     std::string text = {};
     std::vector<int32_t> ids = {};
     nlohmann::ordered_json logprobs = nullptr;
-    double sum_logprob = 0;              // since the beginning
+    double sum_logprob = 0;              // of the whole answer
     const char* finish_reason = "None";  // so far
   };
 

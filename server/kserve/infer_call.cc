@@ -21,12 +21,9 @@ InferCall::InferCall(ServiceContext& context, grpc::CallbackServerContext& call,
       message_bytes_(static_cast<int64_t>(message_.Length())),
       deadline_(deadline_of(call)) {}
 
-std::string InferCall::peer() const {
-  const std::optional<Peer> peer = context_.connections.find(grpc_call_.peer());
-  return peer ? peer->address : "";
-}
+std::string InferCall::peer() const { return context_.peer_address(&grpc_call_); }
 
-// What is refused here goes the way of all requests, which counts it and writes it down.
+// A refused request takes the same path as all others, which counts and logs it.
 void InferCall::start() {
   self_ = shared_from_this();
   ServerCore& core = context_.core;
@@ -74,12 +71,12 @@ void InferCall::refuse(Refusal refusal) {
 }
 
 void InferCall::go() {
-  if (!early_ && request_.sequence.start && !gone_) return open_session();
+  if (!early_ && request_.sequence.start && !cancelled_) return open_session();
   begin();
 }
 
-// On the delivery executor, or not at all where this refuses. Holds the call until `then` returns:
-// the call may be over before that.
+// Calls `then` on the delivery executor, unless it returns a refusal. Keeps the call alive until
+// `then` returns, which may be after the call has ended.
 Refused InferCall::command(SessionCommand command, std::function<void(Refused)> then) {
   if (Refused refused = prepare(&command)) return refused;
   command.caller = request_.asked.caller;
@@ -103,7 +100,7 @@ void InferCall::open_session() {
   begin();
 }
 
-// The engine's door: from here on it ends as every request does.
+// From here on the request ends as every other does.
 void InferCall::begin() {
   const auto self = shared_from_this();
   message_share_ = {};
@@ -116,12 +113,12 @@ void InferCall::begin() {
   std::lock_guard lock(mutex_);
   served_ = new Generation(context_.core, *this);
   served_->open(request_.asked.caller, {.bytes = early_ ? 0 : message_bytes_});
-  if (gone_) served_->left();
+  if (cancelled_) served_->left();
 }
 
-void InferCall::left() {
+void InferCall::cancel() {
   std::lock_guard lock(mutex_);
-  if (!gone_.exchange(true) && served_ != nullptr) served_->left();
+  if (!cancelled_.exchange(true) && served_ != nullptr) served_->left();
 }
 
 void InferCall::poke() {
@@ -149,8 +146,8 @@ void InferCall::finish(const Refused& refusal) {
   conclude(refusal);
 }
 
-// A sequence ends with its last request, if that was accepted. One that a request has opened in
-// vain would be in the way of the same request, sent again.
+// A sequence ends with its last request, if that was accepted. The session of a refused first
+// request is closed too: otherwise a retry could not open it.
 bool InferCall::may_conclude() {
   const bool accepted = answer_.has_value();
   const bool closes = accepted ? request_.sequence.end : opened_;
@@ -163,19 +160,19 @@ bool InferCall::may_conclude() {
 
 void InferCall::close_session() {
   const std::string& session = request_.sequence.session;
-  const auto say = [&session](const Refused& failed) {
+  const auto log_failure = [&session](const Refused& failed) {
     if (!failed || failed->row().code == Code::kNotFound) return;
     log_event(LogLevel::kWarning, "sequence_not_closed",
               {{"session", session}, {"what", failed->message}});
   };
-  const Refused refused =
-      command({.kind = SessionCommand::Kind::kClose, .name = session}, [this, say](Refused failed) {
-        say(failed);
-        closing_ = Closing::kDone;
-        poke();
-      });
+  const Refused refused = command({.kind = SessionCommand::Kind::kClose, .name = session},
+                                  [this, log_failure](Refused failed) {
+                                    log_failure(failed);
+                                    closing_ = Closing::kDone;
+                                    poke();
+                                  });
   if (!refused) return;
-  say(refused);
+  log_failure(refused);
   closing_ = Closing::kDone;
 }
 
@@ -184,7 +181,7 @@ void InferCall::done() {
   {
     std::lock_guard lock(mutex_);
     served = std::exchange(served_, nullptr);
-    gone_ = true;
+    cancelled_ = true;
   }
   served->done();
 }

@@ -16,9 +16,9 @@
 
 namespace recurve {
 
-// The door of one request for an answer, whatever it came by: reads it, opens the session of a
-// sequence that starts, has the answer made, closes the session of one that ends. Holds itself from
-// start() until all of that is over.
+// One inference request, unary or in a stream: reads it, opens the session of a sequence that
+// starts, generates the answer, and closes the session of a sequence that ends. Owns itself from
+// start() to released().
 //
 //   start() -> text thread: the message is read -> was_read() -> go() -> [open] -> Generation
 //   -> events -> [close] -> flush() -> done() -> released()
@@ -28,13 +28,13 @@ class InferCall : public AnswerSink,
  public:
   virtual ~InferCall() = default;
 
-  // The message is to be read. Once, first.
+  // Reads the message. Call once, first.
   void start();
-  // Opens the session, or begins. Once, after was_read().
+  // Opens the session or generates. Call once, after was_read().
   void go();
-  // The client has gone. Once or more, from any thread.
-  void left();
-  // What the request says, once it has been read.
+  // The client has cancelled or disconnected. Any thread; may be called repeatedly.
+  void cancel();
+  // After was_read().
   const InferRequest& request() const { return request_; }
 
   std::optional<Clock::time_point> deadline() const final { return deadline_; }
@@ -51,22 +51,21 @@ class InferCall : public AnswerSink,
   InferCall(ServiceContext& context, grpc::CallbackServerContext& call, const char* rpc,
             grpc::ByteBuffer message);
 
-  // What the final class does.
+  // For the final class.
   virtual void was_read() = 0;  // on the text thread, or within start()
-  // On the strand: a response is there; and everything has been said.
+  // On the strand: a response, and the end of the answer.
   virtual void respond(inference::ModelInferResponse response) = 0;
   virtual void conclude(const Refused& refusal) = 0;
 
-  // It will be refused, unless it is already. In was_read().
+  // Refuses the request, unless it is already refused. In was_read().
   void refuse(Refusal refusal);
-  // Whether what finish() has said can be said now: the session of a sequence that ends is closed
+  // Whether the end of the answer can be sent now: the session of a sequence that ends is closed
   // first. On the strand.
   bool may_conclude();
-  bool gone() const { return gone_; }
-  // Has the strand look again, as something has changed. Any thread, which holds the call; nothing
-  // after done().
+  bool cancelled() const { return cancelled_; }
+  // Makes the strand check for changes. Any thread that owns a reference; no effect after done().
   void poke();
-  // Nothing more is to be written. Once.
+  // Nothing more will be written. Call once.
   void done();
 
   ServiceContext& context_;
@@ -92,18 +91,18 @@ class InferCall : public AnswerSink,
   ByteBudget::Share message_share_;  // until begin()
   ByteBudget::Share gathered_share_;
   std::optional<Clock::time_point> deadline_;
-  // Why there will be no answer, as was found before it could begin.
+  // Why the request is refused before it starts.
   Refused early_;
-  std::optional<InferAnswer> answer_;  // once it was accepted
-  bool opened_ = false;                // the session, by this request
+  std::optional<InferAnswer> answer_;  // set once the request is accepted
+  bool opened_ = false;                // this request has opened the session
   enum class Closing { kNot, kUnderWay, kDone };
   std::atomic<Closing> closing_{Closing::kNot};
 
-  // The strand may reach done() as soon as another thread has changed what it waits for: whoever
-  // has something to say to the call holds the lock.
+  // Guards served_: the strand may reach done() as soon as another thread changes what it waits
+  // for.
   std::mutex mutex_;
-  ServedCall* served_ = nullptr;  // from begin() to done(); deletes itself then
-  std::atomic<bool> gone_{false};
+  ServedCall* served_ = nullptr;  // from begin() to done(), when it deletes itself
+  std::atomic<bool> cancelled_{false};
 };
 
 }  // namespace recurve

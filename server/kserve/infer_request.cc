@@ -50,7 +50,7 @@ bool flag_of(const std::string& name, const InferParameter& parameter) {
   throw invalid(name, "{} must be true or false", name);
 }
 
-// What there is beside the text: how an input asks for it, and what the output is called.
+// An output other than the text, and the input that requests it.
 struct Extra {
   std::string_view input, output;
   bool InferOutputs::* wanted;
@@ -64,8 +64,8 @@ constexpr Extra kExtras[] = {
     {"return_output_ids", "output_ids", &InferOutputs::ids},
 };
 
-// There, 1 is the most important and larger ones are less so; 0 is the model's default. Here that
-// is in the middle of as many steps.
+// In this protocol 1 is the highest priority, larger numbers are lower, and 0 is the default, which
+// is the middle of the server's range.
 int32_t priority_of(uint64_t theirs) {
   constexpr uint64_t kLevels = 2 * kMaxPriority + 1;
   if (theirs == 0) return 0;
@@ -99,7 +99,7 @@ class Reader {
   }
 
  private:
-  // The sequence first: its requests keep their order, also where one is refused.
+  // The sequence first: refused requests take their turn in it too.
   void read_parameters() {
     const auto sequence = message_.parameters().find("sequence_id");
     if (sequence != message_.parameters().end()) {
@@ -144,8 +144,7 @@ class Reader {
       InputTensor tensor(*message_.mutable_inputs(i),
                          raw != 0 ? message_.mutable_raw_input_contents(i) : nullptr);
       if (std::ranges::find(seen_, tensor.name()) != seen_.end()) {
-        throw invalid(tensor.name(), "there must be one input \"{}\", got more",
-                      cut(tensor.name()));
+        throw invalid(tensor.name(), "input \"{}\" must occur once", cut(tensor.name()));
       }
       seen_.push_back(tensor.name());
       read(tensor);
@@ -165,7 +164,7 @@ class Reader {
     }
   }
 
-  // Outputs that are named are those there are.
+  // Named outputs replace the default.
   void read_outputs() {
     if (message_.outputs_size() == 0) return;
     InferOutputs& outputs = to_.form.outputs;
@@ -173,7 +172,8 @@ class Reader {
     for (const auto& output : message_.outputs()) {
       const std::string& name = output.name();
       if (find(kOutputs, name) == nullptr) {
-        throw invalid(name, "there is no output \"{}\": there are {}", cut(name), names(kOutputs));
+        throw invalid(name, "unknown output \"{}\", expected one of {}", cut(name),
+                      names(kOutputs));
       }
       for (const char* refused : {"shared_memory_region", "classification"}) {
         if (!output.parameters().contains(refused)) continue;
@@ -187,7 +187,7 @@ class Reader {
   }
 
   void finish() {
-    // Where there is a tensor of them, parameters of the request are not looked at.
+    // The tensor replaces the parameters of the request.
     const Refused refused = sampling_ ? read_sampling(std::string_view(*sampling_), &to_.asked)
                                       : read_sampling(parameters_, &to_.asked);
     if (refused) throw Refusal(*refused);
@@ -201,7 +201,7 @@ class Reader {
 
   void read_prompt() {
     if (text_.has_value() == ids_.has_value()) {
-      throw invalid("text_input", "there must be a text_input, or input_ids instead of it");
+      throw invalid("text_input", "there must be either text_input or input_ids");
     }
     const bool prepend = !exclude_.value_or(to_.form.stream || ids_.has_value());
     if (prepend && to_.form.stream) {
@@ -250,7 +250,7 @@ Refused check_model(const std::string& name, const std::string& version,
   if (name == served && (version.empty() || version == kModelVersion)) return {};
   return Refusal{.reason = EndReason::kNotFound,
                  .message = fmt::format(
-                     "there is no model \"{}\"{}: this server has \"{}\", version {}", cut(name),
+                     "unknown model \"{}\"{}: this server has \"{}\", version {}", cut(name),
                      version.empty() ? "" : ", version " + cut(version), served, kModelVersion),
                  .field = "model_name"};
 }

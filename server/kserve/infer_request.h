@@ -9,11 +9,10 @@
 
 namespace recurve {
 
-// The version that every model has here.
+// The version of every model.
 inline constexpr const char* kModelVersion = "1";
 
-// The tensors of an answer, and whether a request that names no outputs gets them: text_output it
-// does, the others where an input asks for them.
+// The tensors of an answer, and the default: text_output, and those that an input requests.
 struct InferOutputs {
   bool text = true;
   bool finish_reason = false;
@@ -24,11 +23,11 @@ struct InferOutputs {
   bool ids = false;
 };
 
-// How an answer is to be written.
+// The form of an answer.
 struct InferForm {
-  std::string id = {};      // comes back in each response
-  bool raw = false;         // tensors as bytes, as the request had its own
-  bool stream = false;      // in pieces, as they come
+  std::string id = {};      // repeated in each response
+  bool raw = false;         // tensors as bytes, like those of the request
+  bool stream = false;      // in parts, as they are generated
   std::string prefix = {};  // in front of each choice's text
   size_t choices = 1;
   InferOutputs outputs = {};
@@ -37,11 +36,11 @@ struct InferForm {
 // A sequence is a session.
 struct InferSequence {
   std::string session = {};  // empty: none
-  bool start = false;        // opens it before
-  bool end = false;          // closes it behind the answer
+  bool start = false;        // opens it before the request
+  bool end = false;          // closes it after the answer
 };
 
-// What a ModelInferRequest says, as all doors have it, and what only this one has.
+// A ModelInferRequest as a TextRequest, and what only this protocol has.
 struct InferRequest {
   TextRequest asked = {};
   InferForm form = {};
@@ -49,13 +48,13 @@ struct InferRequest {
   std::optional<Clock::duration> timeout = {};
 };
 
-// Reads a request, from which long texts are moved. `model`: the name served. Refused is what
-// cannot be read; what is out of its range is refused later, as for every door. Of `to`, form.id
-// and sequence.session are set in any case, if they could be read.
+// Converts a request; long texts are moved out of it. `model`: the name served. Refuses a malformed
+// request; values out of range are refused later, as for every frontend. form.id and
+// sequence.session of `to` are set for a refused request too, if they could be read.
 Refused read_infer_request(inference::ModelInferRequest&& message, const std::string& model,
                            InferRequest* to);
 
-// Refuses a name that is not that of the model served, and a version that there is not.
+// Refuses any name and version but those of the model served.
 Refused check_model(const std::string& name, const std::string& version, const std::string& served);
 
 }  // namespace recurve

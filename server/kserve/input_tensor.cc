@@ -18,8 +18,7 @@ static_assert(std::endian::native == std::endian::little, "raw contents are litt
 
 using Input = inference::ModelInferRequest::InferInputTensor;
 
-// The number of elements that a shape has; nothing where it is no shape, or of more than fit a
-// message.
+// Nothing for an invalid shape, or one with more elements than fit a message.
 std::optional<int64_t> elements_of(const Input& input) {
   constexpr int64_t kMost = int64_t{1} << 31;
   int64_t elements = 1;
@@ -42,17 +41,17 @@ template <typename... Args>
 InputTensor::InputTensor(Input& input, std::string* raw) : input_(input), raw_(raw) {
   const TensorSpec* spec = find(kInputs, input.name());
   if (spec == nullptr) {
-    throw invalid(input.name(), "there is no input \"{}\": there are {}", cut(input.name()),
+    throw invalid(input.name(), "unknown input \"{}\", expected one of {}", cut(input.name()),
                   names(kInputs));
   }
   if (input.datatype() != spec->datatype) {
     refuse(input, "must be {}, got {}", spec->datatype, cut(input.datatype()));
   }
   if (input.parameters().contains("shared_memory_region")) {
-    refuse(input, "must be in the message: this server maps no memory of clients");
+    refuse(input, "must be in the message: shared memory is not supported");
   }
   const auto elements = elements_of(input);
-  if (!elements) refuse(input, "has a shape that cannot be");
+  if (!elements) refuse(input, "has an invalid shape");
   elements_ = *elements;
   if (spec->dimension == 1 && elements_ != 1) {
     refuse(input, "must have one element, got {}", elements_);
@@ -90,7 +89,7 @@ std::vector<int32_t> InputTensor::ids() const {
     check_count(values.size());
     return {values.begin(), values.end()};
   }
-  check_bytes(static_cast<size_t>(elements_) * sizeof(int32_t));  // before they are made room for
+  check_bytes(static_cast<size_t>(elements_) * sizeof(int32_t));  // before the allocation
   std::vector<int32_t> ids(static_cast<size_t>(elements_));
   if (!ids.empty()) std::memcpy(ids.data(), raw_->data(), raw_->size());
   return ids;

@@ -7,17 +7,17 @@
 
 namespace recurve {
 
-// One input of a request with its values, wherever they are. Everything throws a Refusal, of code
-// kInvalid, where what was sent is not what it has to be.
+// One input of a request with its values. All methods throw a Refusal with kInvalid if the input is
+// not as expected.
 class InputTensor {
  public:
   // raw: its entry of raw_input_contents; null: its values are in the input. Both outlive it.
-  // Refused where there is no such input, or it has another type or shape.
+  // Refuses an unknown input, and another type or shape.
   InputTensor(inference::ModelInferRequest::InferInputTensor& input, std::string* raw);
 
   const std::string& name() const { return input_.name(); }
 
-  // By the type in kInputs.
+  // Each for its type in kInputs.
   bool flag() const;                 // BOOL
   std::string text();                // BYTES, moved out; UTF-8
   std::vector<int32_t> ids() const;  // INT32

@@ -1,12 +1,13 @@
 #include "server/kserve/kserve_service.h"
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "kserve/v2/inference.grpc.pb.h"
 #include "server/kserve/infer_request.h"
-#include "server/kserve/model_description.h"
 #include "server/kserve/stream_infer.h"
+#include "server/kserve/tensors.h"
 #include "server/kserve/unary_infer.h"
 #include "server/rpc/headers_first.h"
 #include "server/rpc/messages.h"
@@ -14,6 +15,40 @@
 
 namespace recurve {
 namespace {
+
+constexpr const char* kPlatform = "recurve";
+
+void fill(const ServingInfo& info, inference::ModelMetadataResponse* to) {
+  to->set_name(info.model_name);
+  to->add_versions(kModelVersion);
+  to->set_platform(kPlatform);
+  const auto describe = [](const TensorSpec& spec, auto* tensor) {
+    tensor->set_name(std::string(spec.name));
+    tensor->set_datatype(std::string(spec.datatype));
+    tensor->add_shape(spec.dimension);
+  };
+  for (const TensorSpec& spec : kInputs) describe(spec, to->add_inputs());
+  for (const TensorSpec& spec : kOutputs) describe(spec, to->add_outputs());
+}
+
+void fill(const ServingInfo& info, inference::ModelConfig* to) {
+  to->set_name(info.model_name);
+  to->set_platform(kPlatform);
+  to->set_backend(kPlatform);
+  to->set_max_batch_size(0);
+  to->mutable_model_transaction_policy()->set_decoupled(true);
+  const auto describe = [](const TensorSpec& spec, auto* tensor) {
+    tensor->set_name(std::string(spec.name));
+    tensor->set_data_type(spec.type);
+    tensor->add_dims(spec.dimension);
+  };
+  for (const TensorSpec& spec : kInputs) {
+    inference::ModelInput* input = to->add_input();
+    describe(spec, input);
+    input->set_optional(true);
+  }
+  for (const TensorSpec& spec : kOutputs) describe(spec, to->add_output());
+}
 
 using Service = inference::GRPCInferenceService;
 // With messages as bytes: see messages.h.
@@ -110,7 +145,8 @@ class KserveService final
 
   Reactor* ModelInfer(Call* call, const Bytes* request, Bytes* response) override {
     Bytes message = *request;
-    // gRPC would keep it to the end of the call, and it may be long. It is this call's alone.
+    // Frees the message, which may be large and which gRPC would hold until the call ends. No other
+    // code uses it.
     const_cast<Bytes*>(request)->Clear();
     const auto infer = std::make_shared<UnaryInfer>(context_, call, std::move(message), response);
     infer->start();
@@ -125,26 +161,26 @@ class KserveService final
   }
 
  private:
-  // Small messages: at once.
+  // For small messages: on gRPC's thread.
   template <typename Request, typename Response, typename Fill>
   Reactor* answer(Call* call, const Bytes* bytes, Bytes* response, const Fill& fill_response) {
     auto* unary = new UnaryCall(context_, call);
     Request request;
-    Response said;
+    Response reply;
     Refused refused = parse(*bytes, &request);
-    if (!refused) refused = fill_response(request, &said);
-    if (!refused) *response = serialise(said);
+    if (!refused) refused = fill_response(request, &reply);
+    if (!refused) *response = serialize(reply);
     unary->finish(std::move(refused));
     return unary;
   }
 
-  // Whether it serves anybody may ask; what it serves takes a key, where there are keys.
+  // Live and Ready need no key; descriptions of the server and the model do.
   Refused user(Call* call) const {
     Identity caller;
     return context_.identify(call, Role::kUser, &caller);
   }
 
-  // While it drains, a server still knows what it serves.
+  // Answered while the server drains too.
   Refused known(const std::string& name, const std::string& version) const {
     const ServerCore& core = context_.core;
     if (!core.model()->loaded()) return core.availability();

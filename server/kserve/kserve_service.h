@@ -3,8 +3,7 @@
 
 namespace recurve {
 
-// The door of the Open Inference Protocol, to be registered beside the services of the protocol of
-// our own: see RpcServer.
+// The Open Inference Protocol, for RpcServer.
 RpcService kserve_service();
 
 }  // namespace recurve

@@ -12,7 +12,7 @@
 namespace recurve {
 namespace {
 
-constexpr size_t kMostLevels = 64;  // a schema may be among them
+constexpr size_t kMostLevels = 64;  // for a schema
 
 // A parameter that cannot be read; becomes a refusal.
 struct BadParameter : std::runtime_error {
@@ -94,11 +94,11 @@ struct Parameter {
   }
 };
 
-// What the answer must be: a text, or the JSON that it would be.
+// A constraint is a text, or JSON for the forms that are JSON.
 template <ConstraintText::Form form>
 void read_constraint(const Parameter& p, TextRequest* to) {
   if (to->constraint) {
-    throw BadParameter(fmt::format("{} may not stand beside {}", p.name, to->constraint_field),
+    throw BadParameter(fmt::format("{} must not be combined with {}", p.name, to->constraint_field),
                        std::string(p.name), 0);
   }
   constexpr bool kOfJson =
@@ -120,7 +120,7 @@ constexpr Known kKnown[] = {
     {"top_k",
      [](auto& p, auto* to) {
        to->sampling.top_k = p.small();
-       if (to->sampling.top_k == -1) to->sampling.top_k = 0;  // as others say: all
+       if (to->sampling.top_k == -1) to->sampling.top_k = 0;  // -1 means all, as in other servers
      }},
     {"top_p", [](auto& p, auto* to) { to->sampling.top_p = p.template number<float>(); }},
     {"min_p", [](auto& p, auto* to) { to->sampling.min_p = p.template number<float>(); }},
@@ -153,13 +153,12 @@ constexpr Known kKnown[] = {
     {"guided_grammar", read_constraint<ConstraintText::Form::kGrammar>},
 };
 
-// Refused unless it says what is so anyway.
+// Refused unless the value changes nothing.
 struct Refusable {
   std::string_view name;
   std::array<std::string_view, 2> same = {};  // JSON that changes nothing, besides null
 };
-// Those of vLLM's SamplingParams, and those that others add to them, with which the answer would be
-// another one. An empty list or object of what is read says nothing: no stop, no bias.
+// Parameters of vLLM's SamplingParams and of other servers that would change the answer.
 constexpr Refusable kRefused[] = {
     {"bad_words", {"[]"}},
     {"best_of", {"1"}},
@@ -196,9 +195,9 @@ void check_refused(const ClientJson& parameters) {
   for (const Refusable& refusable : kRefused) {
     const auto found = parameters.find(std::string(refusable.name));
     if (found == parameters.end() || found->is_null()) continue;
-    const std::string said = found->dump(-1, ' ', false, ClientJson::error_handler_t::replace);
+    const std::string value = found->dump(-1, ' ', false, ClientJson::error_handler_t::replace);
     bool same = false;
-    for (const std::string_view one : refusable.same) same = same || (!one.empty() && said == one);
+    for (const std::string_view one : refusable.same) same = same || (!one.empty() && value == one);
     if (same) continue;
     throw BadParameter(
         fmt::format("{} is not supported by this server: leave it out", refusable.name),

@@ -7,16 +7,15 @@
 
 namespace recurve {
 
-// How an answer is to be sampled and ended, in the names that vLLM's backend of Triton has for it:
-// the table is in the source. Numbers may be strings of them, as that backend's own example sends
-// them. What would change the answer and is not done here is refused by name; other names are
-// ignored.
+// Reads sampling parameters and stop conditions with the names of vLLM's backend of Triton: see the
+// table in the source. Numbers may be strings, as in that backend's example. Parameters that would
+// change the answer and are not supported are refused by name; other names are ignored.
 Refused read_sampling(const ClientJson& parameters, TextRequest* asked);
 
-// The same of a text of JSON.
+// The same from JSON.
 Refused read_sampling(std::string_view json, TextRequest* asked);
 
-// Tokens of an answer where the request says nothing, as that backend has it.
+// The default of max_tokens, as in that backend.
 inline constexpr int32_t kDefaultInferTokens = 16;
 
 }  // namespace recurve

@@ -9,8 +9,8 @@ InferStream::InferStream(ServiceContext& context, grpc::CallbackServerContext* c
   read_or_finish(std::unique_lock(mutex_));
 }
 
-// What is to be done where something has ended: the next request, or the end of the stream once the
-// client sends no more and has all its answers.
+// Reads the next request if possible, or finishes once the client sends no more and all requests
+// have ended.
 void InferStream::read_or_finish(std::unique_lock<std::mutex> lock) {
   if (reading_ == Reading::kWanted && !parsing_ && calls_.size() < kMostCalls) {
     reading_ = Reading::kUnderWay;
@@ -36,7 +36,7 @@ void InferStream::OnReadDone(bool ok) {
   calls_.insert(call);
   const bool cancelled = cancelled_;
   lock.unlock();
-  if (cancelled) call->left();
+  if (cancelled) call->cancel();
   call->start();
 }
 
@@ -78,7 +78,7 @@ void InferStream::write(std::shared_ptr<StreamedInfer> call, grpc::ByteBuffer me
   if (!writing_) write_next(std::move(lock));
 }
 
-// What is being written stays in front.
+// The response that is being written stays at the front.
 void InferStream::write_next(std::unique_lock<std::mutex> lock) {
   writing_ = !outbox_.empty();
   if (!writing_) return;
@@ -102,7 +102,7 @@ void InferStream::OnCancel() {
     cancelled_ = true;
     calls = calls_;
   }
-  for (const auto& call : calls) call->left();
+  for (const auto& call : calls) call->cancel();
 }
 
 bool StreamedInfer::busy() {
@@ -113,17 +113,17 @@ bool StreamedInfer::busy() {
 
 void StreamedInfer::written(bool ok) {
   writing_ = false;
-  if (!ok) left();
+  if (!ok) cancel();
   if (more_.exchange(false)) poke();
 }
 
 void StreamedInfer::respond(inference::ModelInferResponse response) {
   inference::ModelStreamInferResponse message;
   *message.mutable_infer_response() = std::move(response);
-  responses_.push_back(serialise(message));
+  responses_.push_back(serialize(message));
 }
 
-// The stream goes on: which request has failed, its id says.
+// The stream continues: the id tells which request has failed.
 void StreamedInfer::conclude(const Refused& refusal) {
   if (!refusal) return;
   inference::ModelStreamInferResponse message;
@@ -131,19 +131,19 @@ void StreamedInfer::conclude(const Refused& refusal) {
   inference::ModelInferResponse& response = *message.mutable_infer_response();
   response.set_id(request_.form.id);
   (*response.mutable_parameters())["triton_final_response"].set_bool_param(true);
-  responses_.push_back(serialise(message));
+  responses_.push_back(serialize(message));
 }
 
 void StreamedInfer::flush() {
   if (finished_) return;
-  if (gone()) responses_.clear();
+  if (cancelled()) responses_.clear();
   const auto self = std::static_pointer_cast<StreamedInfer>(shared_from_this());
   const bool last = finishing_ && responses_.size() <= 1 && may_conclude();
   if (!responses_.empty() && (!finishing_ || responses_.size() > 1 || last)) {
     grpc::ByteBuffer message = std::move(responses_.front());
     responses_.pop_front();
     writing_ = true;
-    if (finishing_ || !responses_.empty()) more_ = true;  // what follows, if only the end
+    if (finishing_ || !responses_.empty()) more_ = true;  // more follows, or the end
     return stream_.write(self, std::move(message));
   }
   if (!last) return;

@@ -13,11 +13,11 @@ namespace recurve {
 
 class StreamedInfer;
 
-// One ModelStreamInfer: its requests are calls of their own, whose responses share the stream.
-// Reads on while there are not too many. Deletes itself. All methods may be called from any thread.
+// One ModelStreamInfer call: each request is a StreamedInfer, and their responses share the stream.
+// Stops reading while kMostCalls run. Deletes itself. All methods may be called from any thread.
 class InferStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  // Requests under way at once; more of them wait where the client has them.
+  // Concurrent requests; further ones are not read yet.
   static constexpr size_t kMostCalls = 128;
 
   InferStream(ServiceContext& context, grpc::CallbackServerContext* call);
@@ -27,11 +27,11 @@ class InferStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   void OnCancel() override;
   void OnDone() override { delete this; }
 
-  // For its calls. A request has been read: it goes when its turn in its sequence has come.
+  // For its calls. A request has been read: it starts after the earlier ones of its sequence.
   void was_read(StreamedInfer& call);
-  // Waits to be written, and written() is called then. Of each call, one at a time.
+  // Queues a response; calls written() after it was written. One at a time per call.
   void write(std::shared_ptr<StreamedInfer> call, grpc::ByteBuffer message);
-  // The call has nothing more to say, and does not use the stream afterwards.
+  // The call has ended, and does not use the stream afterwards.
   void over(const std::shared_ptr<StreamedInfer>& call);
 
  private:
@@ -47,11 +47,11 @@ class InferStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   std::mutex mutex_;
   grpc::ByteBuffer incoming_, outgoing_;
   enum class Reading { kWanted, kUnderWay, kEnded } reading_ = Reading::kWanted;
-  bool parsing_ = false;  // the request that came last; so they keep their order
+  bool parsing_ = false;  // the last request: one at a time, in order
   bool writing_ = false, finished_ = false, cancelled_ = false;
   Calls calls_;
   std::deque<std::pair<std::shared_ptr<StreamedInfer>, grpc::ByteBuffer>> outbox_;
-  // Of each sequence that has a request under way, those that wait for it.
+  // The waiting requests of each sequence that has a running one.
   std::map<std::string, std::deque<std::shared_ptr<StreamedInfer>>> sequences_;
 };
 
@@ -64,7 +64,7 @@ class StreamedInfer final : public InferCall {
                   std::move(message)),
         stream_(stream) {}
 
-  // What went to the stream's write() is through, or cannot be.
+  // The stream's write() has ended.
   void written(bool ok);
 
   bool busy() override;

@@ -10,12 +10,12 @@
 
 namespace recurve {
 
-// A tensor that a request may have or an answer has.
+// A tensor of requests or answers.
 struct TensorSpec {
   std::string_view name;
-  std::string_view datatype;  // as requests say it
-  inference::DataType type;   // as configurations do
-  int64_t dimension;          // of its only one; -1: any
+  std::string_view datatype;  // in requests
+  inference::DataType type;   // in configurations
+  int64_t dimension;          // its only one; -1: any
 };
 
 inline constexpr TensorSpec kInputs[] = {
@@ -32,8 +32,8 @@ inline constexpr TensorSpec kInputs[] = {
     {"return_output_ids", "BOOL", inference::TYPE_BOOL, 1},
 };
 
-// Each has one element for each choice, but num_input_tokens, which has one, and output_ids, which
-// has one for each token of the only choice.
+// Each has one element per choice, except num_input_tokens with one and output_ids with one per
+// token of the only choice.
 inline constexpr TensorSpec kOutputs[] = {
     {"text_output", "BYTES", inference::TYPE_STRING, -1},
     {"finish_reason", "BYTES", inference::TYPE_STRING, -1},
@@ -44,14 +44,14 @@ inline constexpr TensorSpec kOutputs[] = {
     {"output_ids", "INT32", inference::TYPE_INT32, -1},
 };
 
-// null: there is none of that name.
+// null: no tensor has that name.
 template <size_t N>
 const TensorSpec* find(const TensorSpec (&specs)[N], std::string_view name) {
   const auto* found = std::ranges::find(specs, name, &TensorSpec::name);
   return found == std::end(specs) ? nullptr : found;
 }
 
-// All names, for a sentence.
+// All names, for an error.
 template <size_t N>
 std::string names(const TensorSpec (&specs)[N]) {
   std::string all;

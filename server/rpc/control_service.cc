@@ -22,10 +22,10 @@ grpc::ServerUnaryReactor* finish(const ServiceContext& context, grpc::CallbackSe
   return reactor;
 }
 
-// Answers, and does something once the answer has gone.
-class AnswerFirst : public grpc::ServerUnaryReactor {
+// Calls `then` after the response was sent.
+class ThenReactor : public grpc::ServerUnaryReactor {
  public:
-  explicit AnswerFirst(std::function<void()> then) : then_(std::move(then)) { Finish({}); }
+  explicit ThenReactor(std::function<void()> then) : then_(std::move(then)) { Finish({}); }
   void OnDone() override {
     then_();
     delete this;
@@ -105,12 +105,12 @@ ControlService::ControlService(ServiceContext& context) : context_(context) {
   headers_first(context, "recurve.v1.Control.Drain", &ControlService::Drain);
 }
 
-// What is an operator's to do, and is done here.
+// For what only operators may do, at the listener for operators.
 Refused ControlService::may_operate(const grpc::CallbackServerContext* call, Role least,
                                     Identity* caller) const {
   Refused refused = context_.identify(call, least, caller);
   if (refused || context_.options.operators) return refused;
-  return refuse(EndReason::kForbidden, "operators have a listener of their own: ask at --admin");
+  return refuse(EndReason::kForbidden, "this call is only answered at the address of --admin");
 }
 
 grpc::ServerUnaryReactor* ControlService::GetModelInfo(grpc::CallbackServerContext* call,
@@ -186,12 +186,12 @@ grpc::ServerUnaryReactor* ControlService::Drain(grpc::CallbackServerContext* cal
                                                          : context_.core.options.drain_seconds;
   Refused refused = check_deadline(seconds);
   if (!refused && !context_.core.options.on_drain) {
-    refused = refuse(EndReason::kUnsupported, "this server is stopped by whoever started it");
+    refused = refuse(EndReason::kUnsupported, "this server cannot be stopped by a call");
   }
   if (refused) return finish(context_, call, refused);
   audit("drain", auditee(caller), "OK", fmt::format("{} s", seconds));
   response->set_requests_under_way(context_.core.under_way());
-  return new AnswerFirst([this, seconds] { context_.core.drain_for_client(seconds); });
+  return new ThenReactor([this, seconds] { context_.core.drain_for_client(seconds); });
 }
 
 }  // namespace recurve

@@ -5,7 +5,7 @@
 
 namespace recurve {
 
-// Numbers about the server, and its end. No message here has a string from the client.
+// Model, load and drain of the server. Its requests have no strings, so gRPC may parse them.
 class ControlService final
     : public HeadersFirstService<ControlService, v1::Control::CallbackService> {
  public:

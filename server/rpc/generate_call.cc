@@ -2,9 +2,8 @@
 
 #include <utility>
 
+#include "server/rpc/conversions.h"
 #include "server/rpc/messages.h"
-#include "server/rpc/requests.h"
-#include "server/rpc/responses.h"
 
 namespace recurve {
 
@@ -18,7 +17,8 @@ GenerateCall::GenerateCall(ServiceContext& context, grpc::CallbackServerContext*
 Refused GenerateCall::read(TextRequest* asked) {
   v1::GenerateRequest message;
   Refused refused = parse(*message_, &message);
-  // gRPC would keep it to the end of the call, and it may be long. It is this call's alone.
+  // Frees the message, which may be large and which gRPC would hold until the call ends. No other
+  // code uses it.
   const_cast<grpc::ByteBuffer*>(message_)->Clear();
   if (!refused) refused = check_known(message);
   if (!refused) *asked = to_request(std::move(message));
@@ -46,7 +46,7 @@ void GenerateCall::write(const PromptScored& scored) {
 void GenerateCall::write(const AnswerDelta& delta) {
   fill(delta, *served().model().text.tokenizer, &chunk_);
   v1::GenerateResponse response;
-  // Lent, not given: so the chunk keeps its memory.
+  // Only borrowed: chunk_ reuses its memory.
   response.unsafe_arena_set_allocated_chunk(&chunk_);
   outbox_.push(response);
   response.unsafe_arena_release_chunk();

@@ -7,7 +7,7 @@
 
 namespace recurve {
 
-// One Generate. Deletes itself.
+// One Generate call. Deletes itself.
 class GenerateCall final
     : public StreamCall<grpc::ServerWriteReactor<grpc::ByteBuffer>, AnswerSink> {
  public:
@@ -23,7 +23,7 @@ class GenerateCall final
   void write(const AnswerDelta& delta);
   void write(const AnswerEnd& end);
 
-  const grpc::ByteBuffer* const message_;  // valid until done
+  const grpc::ByteBuffer* const message_;  // valid until OnDone()
   v1::Chunk chunk_;                        // reused; empty between two messages
 };
 

@@ -1,8 +1,12 @@
 #include "server/rpc/headers_first.h"
 
 #include <grpc/byte_buffer.h>
+#include <grpc/slice.h>
 #include <grpcpp/impl/call_op_set.h>
+#include <grpcpp/support/byte_buffer.h>
 
+#include <functional>
+#include <memory>
 #include <vector>
 
 namespace recurve {
@@ -11,7 +15,7 @@ namespace {
 using grpc::internal::MethodHandler;
 using Bytes = grpc::ByteBuffer;
 
-// As gRPC's core has it. Slices are shared, not copied.
+// The form of gRPC's core. Slices are shared, not copied.
 grpc_byte_buffer* core_buffer(const Bytes& bytes) {
   std::vector<grpc::Slice> slices;
   if (!bytes.Dump(&slices).ok()) return nullptr;
@@ -22,7 +26,7 @@ grpc_byte_buffer* core_buffer(const Bytes& bytes) {
   return buffer;
 }
 
-// Of a call that has begun: its message on its way. It lives as long as the call.
+// Reads the message of a call that has started. Lives as long as the call.
 class Reading {
  public:
   Reading(MethodHandler& then, const MethodHandler::HandlerParameter& param)
@@ -33,14 +37,14 @@ class Reading {
 
   void begin() {
     ops_.RecvMessage(&message_);
-    tag_.Set(call_->call(), [this](bool ok) { came(ok); }, &ops_, /*can_inline=*/false);
+    tag_.Set(call_->call(), [this](bool ok) { received(ok); }, &ops_, /*can_inline=*/false);
     ops_.set_core_cq_tag(&tag_);
     call_->PerformOps(&ops_);
   }
 
  private:
-  // Where there is no message, it is the handler's to say so, as it would be gRPC's.
-  void came(bool ok) {
+  // A missing message is reported by the handler, as in gRPC.
+  void received(bool ok) {
     grpc_byte_buffer* const bytes = ok ? core_buffer(message_) : nullptr;
     message_.Clear();
     grpc::Status status;
@@ -56,7 +60,7 @@ class Reading {
   MethodHandler& then_;
   grpc::internal::Call* const call_;
   grpc::ServerContextBase* const context_;
-  const std::function<void()> next_call_;  // called once, at the end of this one
+  const std::function<void()> next_call_;  // call once, at the end of this call
   Bytes message_;
   grpc::internal::CallOpSet<grpc::internal::CallOpRecvMessage<Bytes>> ops_;
   grpc::internal::CallbackWithSuccessTag tag_;

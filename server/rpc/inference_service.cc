@@ -4,9 +4,9 @@
 
 #include <utility>
 
+#include "server/rpc/conversions.h"
 #include "server/rpc/generate_call.h"
 #include "server/rpc/messages.h"
-#include "server/rpc/requests.h"
 #include "server/rpc/score_call.h"
 #include "server/rpc/unary_call.h"
 #include "server/serving/gathered_answer.h"
@@ -14,14 +14,14 @@
 namespace recurve {
 namespace {
 
-// A text that is to be read, and what has its answer.
+// A call of Tokenize or Detokenize.
 struct TextCall {
   ServerCore& core;
   const ModelText& model;
   const Identity& caller;
   const grpc::ByteBuffer& request;
   const WorkLimits& limits;
-  ByteBudget::Share* share;  // of the answer
+  ByteBudget::Share* share;  // for the response
   grpc::ByteBuffer* response;
 };
 
@@ -31,7 +31,7 @@ Refused tokenize(const TextCall& call) {
   std::vector<int32_t> ids;
   if (Refused refused = parse(call.request, &message)) return refused;
   const bool with_bytes = message.with_bytes();
-  // Only what is generated from has a limit of tokens.
+  // Only prompts have a limit of tokens.
   WorkLimits work = call.limits;
   if (!message.has_messages()) work.most_tokens = SIZE_MAX;
   if (Refused refused = tokenise(to_text(std::move(message)), model, work, &ids)) {
@@ -50,7 +50,7 @@ Refused tokenize(const TextCall& call) {
     const std::string_view bytes = model.tokenizer->token_bytes(id);
     answer.add_token_bytes(bytes.data(), bytes.size());
   }
-  *call.response = serialise(answer);
+  *call.response = serialize(answer);
   return {};
 }
 
@@ -73,11 +73,11 @@ Refused detokenize(const TextCall& call) {
   v1::DetokenizeResponse answer;
   answer.set_text(decode(*model.tokenizer, ids,
                          message.continued() ? TextPosition::kContinued : TextPosition::kStart));
-  *call.response = serialise(answer);
+  *call.response = serialize(answer);
   return {};
 }
 
-// Of the caller's tenant; where `others`, of any.
+// Aborts a request of the caller's tenant; with `others`, of any tenant.
 bool abort_any(CallRegistry& registry, const Identity& caller, bool others, const std::string& id) {
   if (registry.abort(caller.tenant, id)) return true;
   if (!others) return false;
@@ -94,35 +94,33 @@ Refused abort_request(ServerCore& core, const Identity& caller, bool others,
   if (refused) return refused;
   if (!abort_any(core.registry, caller, others, message.request_id())) {
     return refuse(EndReason::kNotFound,
-                  fmt::format("no request \"{}\" is under way", cut(message.request_id())));
+                  fmt::format("no request \"{}\" is running", cut(message.request_id())));
   }
-  *response = serialise(v1::AbortResponse());
+  *response = serialize(v1::AbortResponse());
   return {};
 }
 
-// Texts may be long: on the text executor.
+// Runs on the text executor, as texts may be long.
 using TextWork = Refused (*)(const TextCall& call);
 grpc::ServerUnaryReactor* answer_later(ServiceContext& context, grpc::CallbackServerContext* call,
                                        const grpc::ByteBuffer* request, grpc::ByteBuffer* response,
                                        TextWork work) {
   auto* unary = new UnaryCall(context, call);
   Identity caller;
-  Refused unavailable = context.identify(call, Role::kUser, &caller);
-  if (!unavailable) unavailable = context.core.availability();
-  if (!unavailable) {
-    const Clock::time_point arrival = Clock::now();
-    const std::shared_ptr<ServedModel> model = context.core.model();
-    unary->try_answer_on_text(static_cast<int64_t>(request->Length()), caller, [=, &context] {
-      const Clock::time_point began = Clock::now();
-      const Refused refused = work({context.core, model->text, caller, *request, unary->limits(),
-                                    unary->answer_share(), response});
-      context.core.metrics.observe_text(seconds_between(arrival, began),
-                                        seconds_between(began, Clock::now()));
-      return refused;
-    });
-  } else {
-    unary->finish(std::move(unavailable));
+  if (Refused refused = context.admit(call, &caller)) {
+    unary->finish(std::move(refused));
+    return unary;
   }
+  const Clock::time_point arrival = Clock::now();
+  const std::shared_ptr<ServedModel> model = context.core.model();
+  unary->try_answer_on_text(static_cast<int64_t>(request->Length()), caller, [=, &context] {
+    const Clock::time_point began = Clock::now();
+    const Refused refused = work({context.core, model->text, caller, *request, unary->limits(),
+                                  unary->answer_share(), response});
+    context.core.metrics.observe_text(seconds_between(arrival, began),
+                                      seconds_between(began, Clock::now()));
+    return refused;
+  });
   return unary;
 }
 
@@ -157,7 +155,7 @@ grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerConte
   return answer_later(context_, call, request, response, detokenize);
 }
 
-// In every state: what is under way while the server drains can be aborted too.
+// In every state: requests that run while the server drains can be aborted too.
 grpc::ServerUnaryReactor* InferenceService::Abort(grpc::CallbackServerContext* call,
                                                   const grpc::ByteBuffer* request,
                                                   grpc::ByteBuffer* response) {

@@ -5,7 +5,7 @@
 
 namespace recurve {
 
-// Inference with messages as bytes: see messages.h.
+// The methods of Inference with messages as bytes: see messages.h.
 template <typename S>
 using RawStreams =
     v1::Inference::WithRawCallbackMethod_Generate<v1::Inference::WithRawCallbackMethod_Score<S>>;

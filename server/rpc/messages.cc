@@ -24,7 +24,7 @@ using google::protobuf::UnknownFieldSet;
 using google::protobuf::io::CodedInputStream;
 
 // The dotted name of the first string that is not UTF-8; empty if there is none. Reads the wire
-// format without a type, which is laxer than parsing.
+// format without a type, as parsing has failed.
 std::string invalid_string(const std::string& bytes, const Descriptor& type) {
   UnknownFieldSet fields;
   if (!fields.ParseFromString(bytes)) return {};
@@ -43,12 +43,12 @@ std::string invalid_string(const std::string& bytes, const Descriptor& type) {
   return {};
 }
 
-// Of values in memory: a message with what is in it at first, a string beside its text, what else
-// has a tag of its own, and what no field is known for.
+// Memory of values: an empty message, a string without its text, any other value, and a value of an
+// unknown field.
 constexpr size_t kMessageBytes = 256, kStringBytes = 64, kNumberBytes = 8, kUnknownBytes = 32;
 
-// Adds the bytes that the fields of a message take once they are read, up to `most`. What is no
-// message ends it: parsing says so.
+// Adds the memory of a message's parsed fields, until it exceeds `most`. Stops at malformed bytes,
+// which parsing reports.
 void count_values(std::string_view bytes, const Descriptor& type, int levels, size_t most,
                   size_t* count) {
   using google::protobuf::internal::WireFormatLite;
@@ -78,7 +78,7 @@ void count_values(std::string_view bytes, const Descriptor& type, int levels, si
 }  // namespace
 
 Refused parse(std::string_view bytes, google::protobuf::Message* message) {
-  constexpr int kMostLevels = 16;  // more than any message here has
+  constexpr int kMostLevels = 16;  // more than any message type here has
   const size_t most = most_bytes_of_values(bytes.size());
   size_t count = 0;
   count_values(bytes, *message->GetDescriptor(), kMostLevels, most, &count);
@@ -87,7 +87,7 @@ Refused parse(std::string_view bytes, google::protobuf::Message* message) {
                    most >> 20);
   }
   {
-    // The sender is told; protobuf would tell standard error.
+    // The client gets the error; protobuf would write it to standard error.
     const google::protobuf::LogSilencer silence;
     if (message->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return {};
   }
@@ -104,7 +104,7 @@ Refused parse(const grpc::ByteBuffer& buffer, google::protobuf::Message* message
   }
   std::vector<grpc::Slice> slices;
   if (!buffer.Dump(&slices).ok()) {
-    return refuse(EndReason::kInternal, "the message is lost");
+    return refuse(EndReason::kInternal, "the message cannot be read");
   }
   std::string bytes;
   bytes.reserve(buffer.Length());
@@ -116,7 +116,7 @@ Refused parse(const grpc::ByteBuffer& buffer, google::protobuf::Message* message
 
 std::string leading_string(const grpc::ByteBuffer& message, int field, size_t most) {
   constexpr size_t kTagAndSize = 3;  // bytes, for strings of up to 2^14 - 1
-  // Reading does not change the buffer; the reader only has no other constructor.
+  // Reading does not change the buffer; the reader has no const constructor.
   grpc::ProtoBufferReader reader(const_cast<grpc::ByteBuffer*>(&message));
   std::string head;
   const void* part = nullptr;
@@ -137,9 +137,9 @@ std::string leading_string(const grpc::ByteBuffer& message, int field, size_t mo
   return length <= most && begin + length <= head.size() ? head.substr(begin, length) : "";
 }
 
-grpc::ByteBuffer serialise(const google::protobuf::Message& message) {
+grpc::ByteBuffer serialize(const google::protobuf::Message& message) {
   grpc::Slice slice(message.ByteSizeLong());
-  // Ours alone until it is in a buffer.
+  // The slice is not shared yet.
   message.SerializeWithCachedSizesToArray(const_cast<uint8_t*>(slice.begin()));
   return grpc::ByteBuffer(&slice, 1);
 }

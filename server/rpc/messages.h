@@ -10,20 +10,20 @@
 
 namespace recurve {
 
-// Bytes that values may take, of a message of so many.
+// The limit of memory for the values of a message of that size.
 constexpr size_t most_bytes_of_values(size_t message) { return 4 * message + (size_t{8} << 20); }
 
-// Messages are parsed here and not by gRPC, which answers INTERNAL to a string that is not UTF-8
-// and does not say which: kInvalid, with the field's name. So is a message of values that would
-// take more than most_bytes_of_values() of it, before they do.
+// gRPC's own parsing answers INTERNAL to a string that is not UTF-8 and does not name it. These
+// refuse it with kInvalid and the field's name. They also refuse a message whose values would take
+// more than most_bytes_of_values(), before the memory is allocated.
 Refused parse(const grpc::ByteBuffer& buffer, google::protobuf::Message* message);
 Refused parse(std::string_view bytes, google::protobuf::Message* message);
 
-// The string that a message begins with, without parsing the rest; empty where it does not begin
-// with that field, or the string is longer than `most` bytes. Libraries write fields in the order
-// of their numbers, so this finds a field of number 1 that is set.
+// The string at the start of a message, without parsing the rest; empty if the message does not
+// start with that field, or the string is longer than `most` bytes. Libraries write fields in the
+// order of their numbers, so this finds field 1.
 std::string leading_string(const grpc::ByteBuffer& message, int field, size_t most);
 
-grpc::ByteBuffer serialise(const google::protobuf::Message& message);
+grpc::ByteBuffer serialize(const google::protobuf::Message& message);
 
 }  // namespace recurve

@@ -7,7 +7,7 @@
 namespace recurve {
 
 void Outbox::push(const google::protobuf::Message& message) {
-  messages_.push_back(serialise(message));
+  messages_.push_back(serialize(message));
 }
 
 bool Outbox::writing() {

@@ -10,8 +10,8 @@
 
 namespace recurve {
 
-// What a call has to write: at most one message is being written, the others wait, and the status
-// goes with the last. One thread at a time, but for what says otherwise.
+// The messages that a call has to write. At most one is being written, the others wait, and the
+// status goes with the last one. One thread at a time, except where noted.
 class Outbox {
  public:
   void push(const google::protobuf::Message& message);
@@ -19,18 +19,17 @@ class Outbox {
   void discard() { messages_.clear(); }
   void finish(const grpc::Status& status) { status_ = status; }
 
-  // Whether a message is being written; if so, written() will say that somebody waits for it. Any
-  // thread.
+  // Whether a message is being written; if so, written() will return true. Any thread.
   bool writing();
-  // What was being written is through, or cannot be. True if somebody is to be told. Any thread.
+  // The write has ended. True: notify the caller of writing(). Any thread.
   bool written();
 
-  // What is to be done next, and is taken to be under way; not while writing().
+  // The next operation, which the caller starts. Not while writing().
   enum class Next { kNothing, kWrite, kWriteLast, kFinish };
   Next next();
   const grpc::ByteBuffer* current() const { return &current_; }  // with kWrite, kWriteLast
   const grpc::Status& status() const { return *status_; }        // with kWriteLast, kFinish
-  bool finished() const { return finished_; }                    // one of those was said
+  bool finished() const { return finished_; }                    // next() has returned one of those
 
  private:
   std::deque<grpc::ByteBuffer> messages_;
@@ -38,7 +37,7 @@ class Outbox {
   std::optional<grpc::Status> status_;  // once finish() was called
   bool finished_ = false;
   std::atomic<bool> writing_{false};
-  std::atomic<bool> more_{false};  // somebody waits for the write
+  std::atomic<bool> more_{false};  // notify when the write ends
 };
 
 }  // namespace recurve

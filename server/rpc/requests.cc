@@ -1,10 +1,8 @@
-#include "server/rpc/requests.h"
-
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
-#include "server/rpc/session_messages.h"
+#include "server/rpc/conversions.h"
 
 namespace recurve {
 namespace {
@@ -58,7 +56,7 @@ std::string json_of(const google::protobuf::RepeatedPtrField<std::string>& texts
   return nlohmann::json(std::vector<std::string>(texts.begin(), texts.end())).dump();
 }
 
-// Nothing where it says nothing; without a form it is refused before.
+// Nothing for json = false. check_known() refuses a missing form.
 std::optional<ConstraintText> to_constraint(v1::Constraint&& constraint) {
   using Form = ConstraintText::Form;
   switch (constraint.form_case()) {
@@ -90,7 +88,7 @@ ToolUse to_tool_use(v1::ToolUse&& use) {
           .parallel = !use.single()};
 }
 
-// What it does not know it takes for the default.
+// Unknown values are the default.
 PrefixWish to_wish(v1::PrefixMode mode) {
   if (mode == v1::PREFIX_MODE_OFF) return PrefixWish::kOff;
   return mode == v1::PREFIX_MODE_USE ? PrefixWish::kUse : PrefixWish::kUseAndKeep;

@@ -2,9 +2,8 @@
 
 #include <utility>
 
+#include "server/rpc/conversions.h"
 #include "server/rpc/messages.h"
-#include "server/rpc/requests.h"
-#include "server/rpc/responses.h"
 
 namespace recurve {
 

@@ -9,7 +9,7 @@
 
 namespace recurve {
 
-// One Score. Deletes itself.
+// One Score call. Deletes itself.
 class ScoreCall final
     : public StreamCall<grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>, ScoreSink> {
  public:

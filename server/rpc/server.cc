@@ -1,9 +1,12 @@
 #include "server/rpc/server.h"
 
 #include <fmt/format.h>
+#include <google/protobuf/stubs/logging.h>
+#include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
+#include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 #include <grpcpp/server_posix.h>
@@ -11,27 +14,27 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "server/net/listener.h"
 #include "server/net/socket_hooks.h"
+#include "server/observe/log.h"
 #include "server/rpc/control_service.h"
-#include "server/rpc/credentials.h"
 #include "server/rpc/inference_service.h"
-#include "server/rpc/library_log.h"
 #include "server/rpc/service_context.h"
 #include "server/rpc/sessions_service.h"
 
 namespace recurve {
 namespace {
 
-// Threads for calls that block one, which only reflection does: more calls than that are refused.
-// gRPC keeps up to two a processor, as it counts them, to wait for them, and ends the process where
-// it may not have one.
+// Threads for blocking calls, which only reflection has: further calls are refused. gRPC waits for
+// calls with up to two threads per processor, and ends the process if it may not create one.
 int most_threads() { return 32 + 2 * static_cast<int>(sysconf(_SC_NPROCESSORS_CONF)); }
 
 // Of the headers of one call.
@@ -41,30 +44,30 @@ void set_arguments(const RpcOptions& options, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
   builder->SetMaxSendMessageSize(-1);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams);
-  // Finds clients whose machine or network is gone; their slots come free.
+  // Finds clients whose machine or network has failed, and frees their slots.
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  // A connection that says nothing is closed after this; gRPC's default is two minutes.
+  // A connection without a handshake is closed after this; gRPC's default is two minutes.
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
-  // Calls under way go on; clients make a new connection where they have more.
+  // Running calls continue; clients open a new connection for further ones.
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 15 * 60 * 1000);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, 24 * 60 * 60 * 1000);
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMostMetadataBytes);
 }
 
-// Bytes of messages that have come in part. Several fit, of the largest.
-int64_t most_bytes_on_their_way(const ServiceContext& context) {
+// The budget for incomplete messages: several of the largest fit.
+int64_t most_incomplete_bytes(const ServiceContext& context) {
   return std::max(context.core.options.max_bytes_under_way, 4 * context.options.max_message_bytes);
 }
 
-// What clients can make gRPC hold before a call of ours begins.
+// Memory and threads that clients can make gRPC use before a call starts.
 void set_bounds(const ServiceContext& context, grpc::ServerBuilder* builder) {
   grpc::ResourceQuota quota("recurve");
-  // FrameGuard bounds what is on its way, of each client, and calls what they have taken: where
-  // this were less than both, gRPC would end whichever call came next.
-  quota.Resize(static_cast<size_t>(most_bytes_on_their_way(context) +
+  // FrameGuard limits incomplete messages per client, and calls limit complete ones. If this quota
+  // were less than both together, gRPC would end the next call of any client.
+  quota.Resize(static_cast<size_t>(most_incomplete_bytes(context) +
                                    context.core.options.max_bytes_under_way));
   quota.SetMaxThreads(most_threads());
   builder->SetResourceQuota(quota);
@@ -73,7 +76,7 @@ void set_bounds(const ServiceContext& context, grpc::ServerBuilder* builder) {
   }
 }
 
-// Every server of a process that is linked with gRPC's reflection has it, unless it is taken out.
+// Linking gRPC's reflection adds it to every server of the process; this removes it.
 class WithoutReflection final : public grpc::ServerBuilderOption {
  public:
   void UpdateArguments(grpc::ChannelArguments*) override {}
@@ -84,6 +87,36 @@ class WithoutReflection final : public grpc::ServerBuilderOption {
     });
   }
 };
+
+void log_message(LogLevel level, const char* library, const char* file, int line,
+                 const std::string& message) {
+  log_event(level, "library_message",
+            {{"library", library},
+             {"file", std::filesystem::path(file).filename().string()},
+             {"line", line},
+             {"message", message}});
+}
+
+void from_grpc(gpr_log_func_args* args) {
+  LogLevel level = LogLevel::kDebug;
+  if (args->severity == GPR_LOG_SEVERITY_INFO) level = LogLevel::kInfo;
+  if (args->severity == GPR_LOG_SEVERITY_ERROR) level = LogLevel::kError;
+  log_message(level, "grpc", args->file, args->line, args->message);
+}
+
+void from_protobuf(google::protobuf::LogLevel severity, const char* file, int line,
+                   const std::string& message) {
+  LogLevel level = LogLevel::kError;
+  if (severity == google::protobuf::LOGLEVEL_INFO) level = LogLevel::kInfo;
+  if (severity == google::protobuf::LOGLEVEL_WARNING) level = LogLevel::kWarning;
+  log_message(level, "protobuf", file, line, message);
+}
+
+// gRPC and protobuf would write to standard error themselves and block if it is not read.
+void log_library_messages() {
+  gpr_set_log_function(from_grpc);
+  google::protobuf::SetLogHandler(from_protobuf);
+}
 
 void check(const RpcOptions& options) {
   if (options.max_message_bytes >= 1 && options.max_message_bytes <= kMostMessageBytes) return;
@@ -102,37 +135,37 @@ struct RpcServer::Impl {
   void hand_over(int descriptor, const Peer& peer);
   void set_health(bool serving, bool durable);
 
-  // Destroyed in the reverse order: the server ends all calls before what they use goes.
+  // Destroyed in reverse order: the server ends all calls before the objects that they use.
   ServiceContext context;
   InferenceService inference{context};
   SessionsService sessions{context};
   ControlService control{context};
   const std::vector<RpcService> others;
-  std::vector<std::shared_ptr<grpc::Service>> made;  // of each of the others
+  std::vector<std::shared_ptr<grpc::Service>> other_services;
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
   const FrameCounter::Shared frame_limits{
-      .bodies = std::make_shared<ByteBudget>(most_bytes_on_their_way(context))};
+      .bodies = std::make_shared<ByteBudget>(most_incomplete_bytes(context))};
   std::optional<Listener> listener;
 };
 
-// Connections are accepted here and not by gRPC, whose listener does not survive a process without
-// descriptors, and has no limits.
+// Connections are accepted by Listener: gRPC's listener has no limits, and fails without a free
+// descriptor.
 void RpcServer::Impl::listen() {
   using Acceptor = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
   const RpcOptions& options = context.options;
   check(options);
   listener.emplace(options.listen);
-  log_what_libraries_say();
+  log_library_messages();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
-  acceptor = builder.experimental().AddExternalConnectionAcceptor(Acceptor::FROM_FD,
-                                                                  server_credentials(options));
+  acceptor = builder.experimental().AddExternalConnectionAcceptor(
+      Acceptor::FROM_FD, grpc::InsecureServerCredentials());
   builder.RegisterService(&inference);
   builder.RegisterService(&sessions);
   builder.RegisterService(&control);
   for (const RpcService& other : others) {
-    builder.RegisterService(made.emplace_back(other.make(context)).get());
+    builder.RegisterService(other_services.emplace_back(other.make(context)).get());
   }
   if (!options.reflection || (context.core.access.has_keys() && !options.admin))
     builder.SetOption(std::make_unique<WithoutReflection>());
@@ -140,7 +173,7 @@ void RpcServer::Impl::listen() {
   set_bounds(context, &builder);
   server = builder.BuildAndStart();
   if (server == nullptr) {
-    throw std::runtime_error("gRPC cannot start its server: the lines above say why");
+    throw std::runtime_error("gRPC cannot start its server: see the log lines above");
   }
   context.core.when_serving_changes(
       this, [this](bool serving, bool durable) { set_health(serving, durable); });
@@ -149,7 +182,7 @@ void RpcServer::Impl::listen() {
                   {options.tls, TlsProtocol::kHttp2});
 }
 
-// gRPC's acceptor closes connections whose peer has no address, as those of this machine.
+// gRPC's acceptor closes connections whose peer has no address, as at Unix sockets.
 void RpcServer::Impl::hand_over(int descriptor, const Peer& peer) {
   SocketHooks::of_process().guard_frames(
       descriptor, std::make_shared<FrameGuard>(peer, context.core.metrics, frame_limits));
@@ -182,10 +215,10 @@ void RpcServer::shutdown() {
   if (impl_ == nullptr || impl_->server == nullptr) return;
   ServerCore& core = impl_->context.core;
   core.forget_listener(impl_.get());
-  impl_->listener->stop();  // gRPC would not close what it no longer takes
+  impl_->listener->stop();  // gRPC would not close new connections
   impl_->server->Shutdown(std::chrono::system_clock::now());
   impl_->server->Wait();
-  // gRPC is through with the calls; they have only to delete themselves.
+  // gRPC has finished the calls; they only have to delete themselves.
   core.wait_for_last_words();
   impl_->server.reset();
 }

@@ -17,10 +17,10 @@ namespace recurve {
 
 struct ServiceContext;
 
-// A service that comes by the same port, and is not of the protocol of our own.
+// A service of another protocol at the same port.
 struct RpcService {
-  const char* name;  // in full, for health
-  // What it returns lives as long as the server; the context outlives it.
+  const char* name;  // PACKAGE.SERVICE, for health checks
+  // The result lives as long as the server; the context outlives it.
   std::function<std::shared_ptr<grpc::Service>(ServiceContext& context)> make;
 };
 
@@ -29,32 +29,33 @@ inline constexpr int64_t kMostMessageBytes = (int64_t{1} << 31) - 1;
 
 struct RpcOptions {
   std::string listen = "127.0.0.1:50051";  // HOST:PORT, [::1]:PORT or unix:PATH; port 0: any
-  // Of one request message; larger: RESOURCE_EXHAUSTED. At most kMostMessageBytes.
+  // Of one request message; a larger one: RESOURCE_EXHAUSTED. At most kMostMessageBytes.
   int64_t max_message_bytes = 16 << 20;
-  bool request_compression = false;  // else UNIMPLEMENTED: a small message may become a large one
+  bool request_compression =
+      false;  // else UNIMPLEMENTED: a small message could expand to a large one
   bool reflection = true;
-  bool operators = true;    // whether what is theirs can be asked here: load, drain
-  bool admin = false;       // it is a listener of theirs; where there are keys, reflection is there
-  int max_connections = 0;  // 0: what the limit of open files leaves, 10,000 at most
-  int max_connections_by_address = 0;       // 0: half of all
+  bool operators = true;               // whether calls for operators are answered here: load, drain
+  bool admin = false;                  // the listener of --admin; with keys, only it has reflection
+  int max_connections = 0;             // 0: see connection_limits()
+  int max_connections_by_address = 0;  // 0: half of all
   std::shared_ptr<TlsHandshaker> tls = {};  // null: none
-  int max_streams = 1024;                   // concurrent calls of one connection; more of them wait
+  int max_streams = 1024;                   // concurrent calls per connection; further ones wait
 };
 
-// gRPC's door: listens, and turns calls into requests and events into messages.
+// The gRPC frontend: listens, and converts calls to requests and events to messages.
 class RpcServer {
  public:
-  // Listens, with `others` beside its own services; health says NOT_SERVING until `serving`, which
-  // outlives the server, does. Throws std::runtime_error with a sentence if it cannot listen, or an
-  // option is out of its range.
+  // Listens, with `others` in addition to its own services. Health is NOT_SERVING until `serving`
+  // serves, which outlives the server. Throws std::runtime_error with a sentence if it cannot
+  // listen or an option is out of range.
   RpcServer(RpcOptions options, ServerCore& core, std::vector<RpcService> others = {});
   ~RpcServer();
 
-  int port() const;  // the one bound; 0 for a unix socket
-  // Of which there may be so many, of all doors together.
+  int port() const;  // the bound one; 0 for a Unix socket
+  // Those of all frontends count here.
   Connections& connections();
 
-  // Cancels what is left, closes all connections. After it, no call is under way. Once; any thread.
+  // Cancels the remaining calls and closes all connections. Call once, from any thread.
   void shutdown();
 
  private:

@@ -8,7 +8,7 @@ namespace recurve {
 
 namespace {
 
-// Of what a client has sent beside its messages; empty where it is not there.
+// The first value in the metadata; empty: none.
 std::string_view first_of(const grpc::CallbackServerContext* call, const char* key) {
   const auto& metadata = call->client_metadata();
   const auto found = metadata.find(key);
@@ -16,7 +16,7 @@ std::string_view first_of(const grpc::CallbackServerContext* call, const char* k
   return {found->second.data(), found->second.size()};
 }
 
-// All values of it, as one list.
+// All values in the metadata, as one list.
 std::string all_of(const grpc::CallbackServerContext* call, const char* key) {
   std::string all;
   const auto [begin, end] = call->client_metadata().equal_range(key);
@@ -36,7 +36,7 @@ ServiceContext::ServiceContext(RpcOptions options_, ServerCore& core_)
 
 Identity ServiceContext::caller(const grpc::CallbackServerContext* call) const {
   const Peer peer = connections.find(call->peer()).value_or(Peer{});
-  const std::string authorization = all_of(call, "authorization");  // several are no key
+  const std::string authorization = all_of(call, "authorization");  // a list is not a valid key
   return core.access.identify({authorization, peer.subject, peer.address,
                                peer.of_this_machine ? "" : peer.network, peer.number});
 }
@@ -53,16 +53,25 @@ Refused ServiceContext::identify(const grpc::CallbackServerContext* call, Role l
   return check_role(*caller, least);
 }
 
+std::string ServiceContext::peer_address(const grpc::CallbackServerContext* call) const {
+  return connections.find(call->peer()).value_or(Peer{}).address;
+}
+
+Refused ServiceContext::admit(const grpc::CallbackServerContext* call, Identity* caller) const {
+  Refused refused = identify(call, Role::kUser, caller);
+  return refused ? refused : core.availability();
+}
+
 grpc::Status ServiceContext::status_for(grpc::CallbackServerContext* call,
                                         const Refused& refusal) const {
   if (!refusal) return {};
   if (refusal->row().code == Code::kUnavailable) {
-    // gRPC has this code for a connection that was lost, too; only the server sends this with it.
+    // gRPC uses this code for a lost connection too; only the server adds this.
     const bool loading = core.state() == ServerCore::State::kLoading;
     call->AddTrailingMetadata("recurve-state", loading ? "loading" : "draining");
   }
   if (refusal->retry_seconds) {
-    // Retry policies of clients obey this (gRFC A6).
+    // Retry policies of clients follow this (gRFC A6).
     call->AddTrailingMetadata("grpc-retry-pushback-ms",
                               fmt::format("{:.0f}", 1000 * *refusal->retry_seconds));
   }

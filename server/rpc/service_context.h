@@ -10,21 +10,26 @@
 
 namespace recurve {
 
-// What the services share. Outlives them and all calls.
+// Shared by the services. Outlives them and all calls.
 struct ServiceContext {
   ServiceContext(RpcOptions options_, ServerCore& core_);
 
-  // Who calls; a stranger where there are keys and the call has none of them.
+  // The caller; kStranger if the server has keys and the call has none of them.
   Identity caller(const grpc::CallbackServerContext* call) const;
-  // The same, or why the caller may not do what takes the role.
+  // The same, or why the caller does not have at least this role.
   Refused identify(const grpc::CallbackServerContext* call, Role least, Identity* caller) const;
+  // The same for a user; also refuses the call while the server does not serve.
+  Refused admit(const grpc::CallbackServerContext* call, Identity* caller) const;
 
-  // Of a call to the rpc of that name, PACKAGE.SERVICE/METHOD.
+  // rpc: PACKAGE.SERVICE/METHOD.
   static CallOrigin origin(const grpc::CallbackServerContext* call, const char* rpc);
 
-  // What gRPC says for a refusal that ServerCore has reported, with the trailers that go with it:
-  // when to come again where the server was full; that it was the server who said UNAVAILABLE.
+  // The status for a refusal that ServerCore has reported. Adds trailers: when to retry if the
+  // server was full, and the server's state with UNAVAILABLE.
   grpc::Status status_for(grpc::CallbackServerContext* call, const Refused& refusal) const;
+
+  // For logs: Peer::address; empty: unknown.
+  std::string peer_address(const grpc::CallbackServerContext* call) const;
 
   const RpcOptions options;
   ServerCore& core;

@@ -2,9 +2,8 @@
 
 #include <utility>
 
+#include "server/rpc/conversions.h"
 #include "server/rpc/messages.h"
-#include "server/rpc/responses.h"
-#include "server/rpc/session_messages.h"
 #include "server/rpc/state_calls.h"
 #include "server/rpc/unary_call.h"
 #include "server/serving/session_rules.h"
@@ -13,16 +12,16 @@ namespace recurve {
 namespace {
 
 using Kind = SessionCommand::Kind;
+
 grpc::ByteBuffer page(const SessionResult& result) {
   v1::ListSessionsResponse list;
   for (const SessionInfo& info : result.sessions) fill(info, list.add_sessions());
   if (result.more) list.set_next_page_token(result.sessions.back().name);
-  return serialise(list);
+  return serialize(list);
 }
 
-grpc::ByteBuffer closed(const SessionResult&) { return serialise(v1::CloseSessionResponse()); }
+grpc::ByteBuffer closed(const SessionResult&) { return serialize(v1::CloseSessionResponse()); }
 
-// What the requests mean.
 SessionCommand to_command(const v1::OpenSessionRequest& request) {
   return {.kind = Kind::kOpen,
           .name = request.name(),
@@ -95,8 +94,7 @@ grpc::ServerUnaryReactor* handle(ServiceContext& context, grpc::CallbackServerCo
   Request request;
   SessionCommand command;
   Identity caller;
-  Refused refused = context.identify(call, Role::kUser, &caller);
-  if (!refused) refused = context.core.availability();
+  Refused refused = context.admit(call, &caller);
   if (!refused) refused = parse(bytes, &request);
   if (!refused) {
     command = to_command(request);

@@ -1,5 +1,4 @@
 #pragma once
-
 #include "recurve/v1/sessions.grpc.pb.h"
 #include "server/rpc/headers_first.h"
 #include "server/rpc/service_context.h"

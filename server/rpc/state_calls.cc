@@ -6,8 +6,8 @@
 #include <new>
 #include <utility>
 
+#include "server/rpc/conversions.h"
 #include "server/rpc/messages.h"
-#include "server/rpc/session_messages.h"
 #include "server/serving/session_rules.h"
 
 namespace recurve {
@@ -16,8 +16,7 @@ namespace {
 constexpr uint64_t kChunk = uint64_t{1} << 20;
 
 Refusal refusal_of(const StateError& error) {
-  return refuse(error.reason(),
-                fmt::format("what was sent cannot become a session here: {}", error.what()));
+  return refuse(error.reason(), fmt::format("the state cannot be imported: {}", error.what()));
 }
 
 }  // namespace
@@ -28,11 +27,10 @@ ExportCall::ExportCall(ServiceContext& context, grpc::CallbackServerContext* cal
   v1::ExportRequest message;
   SessionCommand command;
   Identity caller;
-  Refused refused = context.identify(call, Role::kUser, &caller);
-  if (!refused) refused = context.core.availability();
+  Refused refused = context.admit(call, &caller);
   if (!refused) refused = parse(request, &message);
   if (!refused) {
-    at_ = message.offset();
+    offset_ = message.offset();
     command = {.kind = SessionCommand::Kind::kExport,
                .caller = caller,
                .name = message.name(),
@@ -60,21 +58,21 @@ void ExportCall::run() {
 void ExportCall::begin() {
   if (const Refused refused = refusal_of(result_)) return finish(refused);
   total_ = result_.state->bytes();
-  if (at_ > total_) {
-    return finish(invalid("offset", "offset must be in [0, {}], got {}", total_, at_));
+  if (offset_ > total_) {
+    return finish(invalid("offset", "offset must be in [0, {}], got {}", total_, offset_));
   }
   write_next();
 }
 
 void ExportCall::write_next() {
-  if (at_ == total_ || gone_) return finish({});
+  if (offset_ == total_ || cancelled_) return finish({});
   v1::StateChunk chunk;
   chunk.set_total_bytes(total_);
   std::string& data = *chunk.mutable_data();
-  data.resize(std::min(kChunk, total_ - at_));
-  result_.state->read(at_, data);
-  at_ += data.size();
-  message_ = serialise(chunk);
+  data.resize(std::min(kChunk, total_ - offset_));
+  result_.state->read(offset_, data);
+  offset_ += data.size();
+  message_ = serialize(chunk);
   StartWrite(&message_);
 }
 
@@ -95,8 +93,7 @@ void ExportCall::finish(Refused refusal) {
 ImportCall::ImportCall(ServiceContext& context, grpc::CallbackServerContext* call,
                        grpc::ByteBuffer* response)
     : context_(context), call_(call), response_(response) {
-  Refused refused = context.identify(call, Role::kUser, &caller_);
-  if (!refused) refused = context.core.availability();
+  Refused refused = context.admit(call, &caller_);
   if (refused) {
     finish(std::move(refused));
   } else {
@@ -108,7 +105,7 @@ void ImportCall::OnReadDone(bool ok) {
   try {
     if (!ok) {
       if (context_.core.text_threads.try_post(
-              this, written_.size(), static_cast<size_t>(context_.core.options.max_tokenising),
+              this, state_.size(), static_cast<size_t>(context_.core.options.max_tokenising),
               caller_.share()))
         return;
       return finish(refuse(EndReason::kManyWaiting));
@@ -124,10 +121,10 @@ void ImportCall::OnReadDone(bool ok) {
   }
 }
 
-// The first message says what it is to become; memory for all that may come is asked for then.
+// The first message names the session; memory for the largest state is reserved then.
 Refused ImportCall::take(const v1::ImportRequest& message) {
   const auto most = static_cast<size_t>(model_->info.most_written_bytes);
-  if (!std::exchange(begun_, true)) {
+  if (!std::exchange(started_, true)) {
     command_ = {.kind = SessionCommand::Kind::kImport,
                 .caller = caller_,
                 .name = message.name(),
@@ -137,13 +134,13 @@ Refused ImportCall::take(const v1::ImportRequest& message) {
     share_ = context_.core.message_bytes.take(static_cast<int64_t>(most), caller_.share());
     if (!share_) {
       return refuse(EndReason::kExhausted,
-                    fmt::format("a state may take {} bytes, and --request-memory has "
-                                "no room for them now: try again later",
+                    fmt::format("a state may take {} bytes, which --request-memory does "
+                                "not have now: retry later",
                                 most));
     }
   }
-  too_long_ = message.data().size() > most - written_.size();
-  written_.append(message.data(), 0, most - written_.size());
+  too_long_ = message.data().size() > most - state_.size();
+  state_.append(message.data(), 0, most - state_.size());
   return {};
 }
 
@@ -164,19 +161,19 @@ void ImportCall::run() {
 }
 
 Refused ImportCall::check() {
-  if (!begun_) return invalid("data", "no message has come: send the name and the state");
+  if (!started_) return invalid("data", "the stream has no message: send the name and the state");
   const ServingInfo& info = model_->info;
   try {
     if (too_long_) {
-      info.check_front(written_);
-      return invalid("data", "a state of this model takes {} bytes at most, and more has come",
+      info.check_front(state_);
+      return invalid("data", "a state of this model has at most {} bytes, got more",
                      info.most_written_bytes);
     }
-    command_.state = info.read_state(written_);
+    command_.state = info.read_state(state_);
   } catch (const StateError& error) {
     return refusal_of(error);
   }
-  std::string().swap(written_);
+  std::string().swap(state_);
   return {};
 }
 

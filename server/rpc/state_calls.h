@@ -13,14 +13,14 @@
 
 namespace recurve {
 
-// One Export: a state, chunk by chunk, as fast as the client reads. Deletes itself.
+// One Export call: sends a state in chunks, as fast as the client reads. Deletes itself.
 class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, private Executor::Task {
  public:
   ExportCall(ServiceContext& context, grpc::CallbackServerContext* call,
              const grpc::ByteBuffer& request);
 
   void OnWriteDone(bool ok) override;
-  void OnCancel() override { gone_ = true; }
+  void OnCancel() override { cancelled_ = true; }
   void OnDone() override { delete this; }
 
  private:
@@ -33,13 +33,12 @@ class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, priv
   const std::shared_ptr<ServedModel> model_ = context_.core.model();
   grpc::CallbackServerContext* const call_;
   SessionResult result_;
-  uint64_t at_ = 0, total_ = 0;
-  std::string bytes_;
+  uint64_t offset_ = 0, total_ = 0;
   grpc::ByteBuffer message_;
-  std::atomic<bool> gone_{false};
+  std::atomic<bool> cancelled_{false};
 };
 
-// One Import: the state is gathered, checked on a thread of texts, and becomes a session's.
+// One Import call: receives a state, checks it on a text thread and passes it to the engine.
 // Deletes itself.
 class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, private Executor::Task {
  public:
@@ -52,7 +51,7 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, priva
 
  private:
   Refused take(const v1::ImportRequest& message);
-  void run() override;  // all is there, or the engine has answered
+  void run() override;  // the state is complete, or the engine has answered
   Refused check();
   void hand_over();
   void finish(Refused refusal);
@@ -63,11 +62,11 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, priva
   grpc::ByteBuffer* const response_;
   grpc::ByteBuffer incoming_;
   Identity caller_;
-  bool begun_ = false;
+  bool started_ = false;
   SessionCommand command_;
-  std::string written_;
-  bool too_long_ = false;    // more has come than any state of this model takes
-  ByteBudget::Share share_;  // of what may be gathered, for all of it
+  std::string state_;
+  bool too_long_ = false;    // more than any state of this model
+  ByteBudget::Share share_;  // for the largest state
   bool answered_ = false;
   SessionResult result_;
 };

@@ -13,16 +13,15 @@
 
 namespace recurve {
 
-// gRPC keeps deadlines on the wall clock, the engine on the steady one. Without one, gRPC's is the
-// end of time.
+// gRPC has deadlines on the wall clock, the engine on the steady one. Without a deadline, gRPC's is
+// in the far future.
 inline std::optional<Clock::time_point> deadline_of(const grpc::CallbackServerContext& call) {
-  const auto left = call.deadline() - std::chrono::system_clock::now();
-  if (left > std::chrono::hours(24 * 365)) return std::nullopt;
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(left);
+  const auto remaining = call.deadline() - std::chrono::system_clock::now();
+  if (remaining > std::chrono::hours(24 * 365)) return std::nullopt;
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(remaining);
 }
 
-// The door of a streaming call: what all of gRPC's have in common. SinkType: the ResponseSink that
-// the call wants; Reactor: gRPC's. Deletes itself.
+// A streaming call. SinkType: AnswerSink or ScoreSink. Deletes itself.
 template <typename Reactor, typename SinkType>
 class StreamCall : public Reactor, public SinkType {
  public:
@@ -36,27 +35,24 @@ class StreamCall : public Reactor, public SinkType {
     }
   }
   void OnCancel() final {
-    gone_ = true;
+    cancelled_ = true;
     served_->left();
   }
   void OnDone() final { served_->done(); }
 
   std::optional<Clock::time_point> deadline() const final { return deadline_of(*call_); }
-  std::string peer() const final {
-    const std::optional<Peer> peer = context_.connections.find(call_->peer());
-    return peer ? peer->address : "";
-  }
+  std::string peer() const final { return context_.peer_address(call_); }
   CallOrigin origin() const final { return ServiceContext::origin(call_, rpc_); }
   bool busy() final { return outbox_.writing(); }
   size_t unsent() const final { return outbox_.waiting(); }
   void discard() final { outbox_.discard(); }
   void cut() final {
-    if (!gone_) call_->TryCancel();
+    if (!cancelled_) call_->TryCancel();
   }
   void finish(const Refused& refusal) final { outbox_.finish(context_.status_for(call_, refusal)); }
   bool finished() const final { return outbox_.finished(); }
   void flush() final {
-    if (gone_) outbox_.discard();
+    if (cancelled_) outbox_.discard();
     switch (outbox_.next()) {
       case Outbox::Next::kNothing:
         return;
@@ -71,12 +67,12 @@ class StreamCall : public Reactor, public SinkType {
   void released() final { delete this; }
 
  protected:
-  // rpc: PACKAGE.SERVICE/METHOD, for as long as the program runs.
+  // rpc: PACKAGE.SERVICE/METHOD, a literal.
   StreamCall(ServiceContext& context, grpc::CallbackServerContext* call, const char* rpc)
       : context_(context), call_(call), rpc_(rpc) {}
   ~StreamCall() override = default;
 
-  // Last thing in the constructor of the final class.
+  // The last statement of the final class's constructor.
   void serve(ServedCall* served, int64_t message_bytes = 0, const std::string& id = "") {
     served_ = served;
     served->open(context_.caller(call_), {.bytes = message_bytes}, id);
@@ -89,8 +85,8 @@ class StreamCall : public Reactor, public SinkType {
  private:
   grpc::CallbackServerContext* const call_;  // valid until OnDone()
   const char* const rpc_;
-  ServedCall* served_ = nullptr;   // deletes itself once it is done()
-  std::atomic<bool> gone_{false};  // the client is
+  ServedCall* served_ = nullptr;  // deletes itself once it is done()
+  std::atomic<bool> cancelled_{false};
 };
 
 }  // namespace recurve

@@ -13,7 +13,7 @@
 
 namespace recurve {
 
-// A unary call whose answer is made on an executor, after the handler has returned. Deletes itself.
+// A unary call that is answered on an executor, after its handler has returned. Deletes itself.
 class UnaryCall final : public grpc::ServerUnaryReactor, private Executor::Task {
  public:
   using Answer = std::function<Refused()>;  // fills the response
@@ -21,7 +21,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private Executor::Task 
   UnaryCall(ServiceContext& context, grpc::CallbackServerContext* call)
       : context_(context), call_(call) {}
 
-  // One of these, once.
+  // Call one of these, once.
   void finish(Refused refusal) {
     message_share_ = {};
     Finish(context_.status_for(call_, context_.core.report(std::move(refusal))));
@@ -30,8 +30,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private Executor::Task 
     answer_ = std::move(answer);
     executor.post(this);
   }
-  // The same on the text executor; the answer may throw WorkUnwanted. Refused where too many
-  // about as long wait there, or there is no memory for its message.
+  // The same on the text executor; the answer may throw WorkUnwanted. Refuses the call if too many
+  // texts of similar length wait there, or there is no memory for its message.
   void try_answer_on_text(int64_t message_bytes, const Identity& caller, Answer answer) {
     answer_ = std::move(answer);
     message_share_ = context_.core.message_bytes.take(message_bytes, caller.share());
@@ -41,11 +41,11 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private Executor::Task 
       return;
     finish(refuse(EndReason::kManyWaiting));
   }
-  // Memory for the answer, until it has been sent.
+  // Memory for the response, until it was sent.
   ByteBudget::Share* answer_share() { return &answer_share_; }
   WorkLimits limits() const { return context_.core.limits(&unwanted_); }
 
-  // By the client, or as the deadline has passed.
+  // The client has cancelled, or the deadline has passed.
   void OnCancel() override {
     unwanted_ = true;
     context_.core.text_threads.hasten(this);

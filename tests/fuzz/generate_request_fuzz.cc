@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "kernels/check.h"
+#include "server/rpc/conversions.h"
 #include "server/rpc/messages.h"
-#include "server/rpc/requests.h"
 #include "server/serving/validate.h"
 #include "tests/support/fake_tokenizer.h"
 
