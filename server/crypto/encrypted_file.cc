@@ -14,12 +14,12 @@
 namespace recurve {
 namespace {
 
-constexpr std::string_view kMagic = "RCRVCRP2", kMagicBefore = "RCRVCRPT";
+constexpr std::string_view kMagic = "RCRVCRP2", kPreviousMagic = "RCRVCRPT";
 constexpr size_t kLength = 4, kPiece = 64 << 10, kKeyId = 16;
 constexpr size_t kHead = kMagic.size() + kSaltBytes;
-constexpr uint32_t kBeginsTenants = uint32_t{1} << 31, kTenants = uint32_t{1} << 30;
+constexpr uint32_t kPartHeader = uint32_t{1} << 31, kOfTenant = uint32_t{1} << 30;
 
-// As a FileSystem says it.
+// Reports damage as a FileSystem does.
 [[noreturn]] void unreadable(const char* why) {
   throw FileDamaged(EIO, std::generic_category(),
                     std::string("an encrypted file cannot be read: ") + why);
@@ -39,19 +39,19 @@ uint32_t length_from(std::string_view bytes) {
   return size;
 }
 
-// Before it had a piece: where power was lost, zeros may be there instead.
-bool was_cut_off(std::string_view head) {
+// Whether the file ended before its first piece. After a power failure it may end in zeros.
+bool is_incomplete(std::string_view head) {
   const std::string_view written = head.substr(0, head.find_last_not_of('\0') + 1);
-  return head.size() < kHead || kMagic.starts_with(written) || kMagicBefore.starts_with(written);
+  return head.size() < kHead || kMagic.starts_with(written) || kPreviousMagic.starts_with(written);
 }
 
-// What begins a tenant's pieces.
-struct Beginning {
+// The text that starts a tenant's part.
+struct PartHeader {
   std::string salt, id, tenant;
 
   std::string text() const { return salt + id + tenant; }
-  static Beginning from(const std::string& text) {
-    if (text.size() < kSaltBytes + kKeyId) unreadable("a tenant's part begins in no known way");
+  static PartHeader from(const std::string& text) {
+    if (text.size() < kSaltBytes + kKeyId) unreadable("the header of a tenant's part is too short");
     return {text.substr(0, kSaltBytes), text.substr(kSaltBytes, kKeyId),
             text.substr(kSaltBytes + kKeyId)};
   }
@@ -64,27 +64,27 @@ class EncryptedReader final : public FileSystem::Reader {
       : file_(std::move(file)), tenants_(tenants) {
     std::string head(std::min<uint64_t>(file_->bytes(), kHead), '\0');
     file_->read(0, bytes_of(head));
-    if (was_cut_off(head)) return;
-    flags_ = head.starts_with(kMagic) ? kBeginsTenants | kTenants : 0;
-    if (flags_ == 0 && !head.starts_with(kMagicBefore)) {
+    if (is_incomplete(head)) return;
+    flags_ = head.starts_with(kMagic) ? kPartHeader | kOfTenant : 0;
+    if (flags_ == 0 && !head.starts_with(kPreviousMagic)) {
       throw NotEncrypted(EIO, std::generic_category(),
-                         "it is no encrypted file that is known here");
+                         "it is not an encrypted file of a known version");
     }
     cipher_.emplace(derived_key(folder, head.substr(kMagic.size())));
   }
 
   uint64_t bytes() const override {
     const std::lock_guard lock(mutex_);
-    look_further();
+    find_pieces();
     return end_;
   }
 
   void read(uint64_t offset, std::span<std::byte> to) const override {
     const std::lock_guard lock(mutex_);
     auto at = piece_at(offset, to.size());
-    // Who reads a tenant's from its beginning on asks anew whether its key is there.
-    if (!to.empty() && at->part != kNobodys && at->number == 0) {
-      opened_part_ = kNobodys;
+    // A read from the start of a tenant's part checks again whether the key exists.
+    if (!to.empty() && at->part != kNoPart && at->number == 0) {
+      opened_part_ = kNoPart;
       opened_number_ = SIZE_MAX;
     }
     for (; !to.empty(); ++at) {
@@ -111,9 +111,9 @@ class EncryptedReader final : public FileSystem::Reader {
     }
   }
 
-  // A tenant's pieces as they are in the file; nothing where the bytes are nobody's.
+  // A tenant's pieces as they are in the file; nothing if the bytes belong to no tenant.
   struct Sealed {
-    Beginning beginning;
+    PartHeader header;
     std::string pieces;
   };
   std::optional<Sealed> sealed(uint64_t offset, uint64_t bytes) const {
@@ -123,12 +123,12 @@ class EncryptedReader final : public FileSystem::Reader {
     auto last = first;
     bool same = true;
     while (last->offset + last->bytes < offset + bytes) same &= (++last)->part == first->part;
-    const bool nobodys = first->part == kNobodys;
-    const bool whole = nobodys || (first->offset == offset && first->number == 0 &&
-                                   last->offset + last->bytes == offset + bytes);
-    if (!same || !whole) unreadable("these bytes are not all that belongs together");
-    if (nobodys) return std::nullopt;
-    Sealed found{beginning_of(first->part), {}};
+    const bool no_tenant = first->part == kNoPart;
+    const bool whole = no_tenant || (first->offset == offset && first->number == 0 &&
+                                     last->offset + last->bytes == offset + bytes);
+    if (!same || !whole) unreadable("the bytes are not one whole part");
+    if (no_tenant) return std::nullopt;
+    Sealed found{header_of(first->part), {}};
     const uint64_t from = first->at - kLength;
     found.pieces.resize(last->at + last->bytes + kTagBytes - from);
     file_->read(from, bytes_of(found.pieces));
@@ -136,55 +136,55 @@ class EncryptedReader final : public FileSystem::Reader {
   }
 
  private:
-  static constexpr size_t kNobodys = SIZE_MAX;
+  static constexpr size_t kNoPart = SIZE_MAX;
   struct Piece {
-    uint64_t offset = 0, at = 0;  // in what was written, in the file
+    uint64_t offset = 0, at = 0;  // in the decrypted content, in the file
     size_t bytes = 0;
-    uint64_t number = 0;     // that it is sealed as
-    size_t part = kNobodys;  // in parts_
+    uint64_t number = 0;    // that it is sealed as
+    size_t part = kNoPart;  // in parts_
   };
-  // What begins a tenant's.
+  // The header of a tenant's part.
   struct Part {
     uint64_t at = 0, number = 0;
     size_t bytes = 0;
   };
   using Pieces = std::vector<Piece>;
 
-  // The piece that so many bytes begin in. The file may have grown since: then they are there, and
-  // else reading them fails.
+  // The piece in which the bytes start. Finds pieces that were appended since; reading beyond the
+  // end fails.
   Pieces::const_iterator piece_at(uint64_t offset, uint64_t bytes) const {
     while (offset + bytes > end_) {
-      if (!cipher_ || !find_piece(UINT64_MAX)) unreadable("it is shorter than it was");
+      if (!cipher_ || !find_piece(UINT64_MAX)) unreadable("it is too short");
     }
-    const auto behind =
+    const auto after =
         std::upper_bound(pieces_.begin(), pieces_.end(), offset,
                          [](uint64_t wanted, const Piece& p) { return wanted < p.offset; });
-    return bytes == 0 ? pieces_.end() : behind - 1;
+    return bytes == 0 ? pieces_.end() : after - 1;
   }
 
-  // Past the pieces that are known, as far as the file went when it was opened.
-  void look_further() const {
+  // Finds all pieces of the file as it is now.
+  void find_pieces() const {
     while (cipher_ && next_ + kLength + kTagBytes <= file_->bytes() && find_piece(file_->bytes())) {
     }
   }
 
-  // False where the next piece is not there, or goes beyond `most`.
+  // False: the next piece is missing, malformed or ends after `most`.
   bool find_piece(uint64_t most) const {
     std::string length(kLength, '\0');
     file_->read(next_, bytes_of(length));
     const uint32_t flags = length_from(length) & flags_;
     const size_t size = length_from(length) & ~flags_;
     if (size == 0 || size > kPiece || next_ + kLength + size + kTagBytes > most) return false;
-    if (flags == kBeginsTenants) {
+    if (flags == kPartHeader) {
       parts_.push_back({.at = next_ + kLength, .number = numbers_++, .bytes = size});
       in_part_ = 0;
-    } else if (flags == 0 || (flags == kTenants && !parts_.empty())) {
-      const bool nobodys = flags == 0;
+    } else if (flags == 0 || (flags == kOfTenant && !parts_.empty())) {
+      const bool no_tenant = flags == 0;
       pieces_.push_back({.offset = end_,
                          .at = next_ + kLength,
                          .bytes = size,
-                         .number = nobodys ? numbers_++ : in_part_++,
-                         .part = nobodys ? kNobodys : parts_.size() - 1});
+                         .number = no_tenant ? numbers_++ : in_part_++,
+                         .part = no_tenant ? kNoPart : parts_.size() - 1});
       end_ += size;
     } else {
       return false;
@@ -199,21 +199,21 @@ class EncryptedReader final : public FileSystem::Reader {
     return sealed;
   }
 
-  Beginning beginning_of(size_t number) const {
+  PartHeader header_of(size_t number) const {
     const Part& part = parts_[number];
     std::string text;
     if (!cipher_->open(part.number, sealed_at(part.at, part.bytes), &text)) changed();
-    return Beginning::from(text);
+    return PartHeader::from(text);
   }
 
-  // Of the pieces of a part; none is tried whose key is missing.
+  // The cipher of a part's pieces. Throws if its key is missing.
   Cipher& cipher_of(size_t part) const {
-    if (part == kNobodys) return *cipher_;
+    if (part == kNoPart) return *cipher_;
     if (opened_part_ != part) {
-      opened_part_ = kNobodys;
-      const Beginning beginning = beginning_of(part);
+      opened_part_ = kNoPart;
+      const PartHeader header = header_of(part);
       part_cipher_.emplace(
-          derived_key(tenants_.for_reading(beginning.id, beginning.tenant), beginning.salt));
+          derived_key(tenants_.for_reading(header.id, header.tenant), header.salt));
       opened_part_ = part;
     }
     return *part_cipher_;
@@ -229,22 +229,22 @@ class EncryptedReader final : public FileSystem::Reader {
     opened_number_ = number;
   }
 
-  [[noreturn]] static void changed() { unreadable("its bytes are not those that were written"); }
+  [[noreturn]] static void changed() { unreadable("it was modified"); }
 
   const std::unique_ptr<FileSystem::Reader> file_;
   TenantKeys& tenants_;
-  uint32_t flags_ = 0;  // that the form knows
+  uint32_t flags_ = 0;  // of the file's version
 
-  mutable std::mutex mutex_;              // of all below
-  mutable std::optional<Cipher> cipher_;  // none: there is no piece
+  mutable std::mutex mutex_;              // guards the members below
+  mutable std::optional<Cipher> cipher_;  // none: the file has no piece
   mutable Pieces pieces_;
   mutable std::vector<Part> parts_;
   mutable uint64_t next_ = kHead, end_ = 0;
   mutable uint64_t numbers_ = 0, in_part_ = 0;  // of the next piece
-  mutable std::string opened_;                  // the piece that was read last
+  mutable std::string opened_;                  // the piece read last
   mutable size_t opened_number_ = SIZE_MAX;
-  mutable std::optional<Cipher> part_cipher_;  // of this part
-  mutable size_t opened_part_ = kNobodys;
+  mutable std::optional<Cipher> part_cipher_;  // of opened_part_
+  mutable size_t opened_part_ = kNoPart;
 };
 
 class EncryptedWriter final : public FileSystem::Writer {
@@ -257,17 +257,17 @@ class EncryptedWriter final : public FileSystem::Writer {
   void append_of(std::string_view tenant, std::span<const std::string_view> parts) override {
     if (tenant.empty()) return Writer::append_of(tenant, parts);
     const TenantKey key = tenants_.for_writing(tenant);
-    const Beginning beginning{random_bytes(kSaltBytes), key.id, key.tenant};
-    begin(beginning);
-    Cipher cipher(derived_key(key.key, beginning.salt));
+    const PartHeader header{random_bytes(kSaltBytes), key.id, key.tenant};
+    append(header);
+    Cipher cipher(derived_key(key.key, header.salt));
     uint64_t number = 0;
-    for (const std::string_view part : parts) append(part, cipher, &number, kTenants);
+    for (const std::string_view part : parts) append(part, cipher, &number, kOfTenant);
   }
   void append_from(const FileSystem::Reader& from, uint64_t offset, uint64_t bytes) override {
     const auto* reader = dynamic_cast<const EncryptedReader*>(&from);
     const auto sealed = reader == nullptr ? std::nullopt : reader->sealed(offset, bytes);
     if (!sealed) return Writer::append_from(from, offset, bytes);
-    begin(sealed->beginning);
+    append(sealed->header);
     file_->append(sealed->pieces);
   }
   void sync() override { file_->sync(); }
@@ -278,10 +278,8 @@ class EncryptedWriter final : public FileSystem::Writer {
       : file_(std::move(file)), tenants_(tenants), cipher_(derived_key(folder, salt)) {
     file_->append(std::string(kMagic) + salt);
   }
-  void begin(const Beginning& beginning) {
-    append(beginning.text(), cipher_, &numbers_, kBeginsTenants);
-  }
-  // Each piece has a number of its own: none is sealed twice with one key.
+  void append(const PartHeader& header) { append(header.text(), cipher_, &numbers_, kPartHeader); }
+  // Each piece has a different number: no number is used twice with one key.
   void append(std::string_view bytes, Cipher& cipher, uint64_t* number, uint32_t flags) {
     while (!bytes.empty()) {
       const std::string_view piece = bytes.substr(0, kPiece);

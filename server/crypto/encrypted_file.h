@@ -6,31 +6,32 @@
 
 namespace recurve {
 
-// The files of a folder that is encrypted. A file is
+// The files of an encrypted folder. A file is
 //
 //   8 bytes  "RCRVCRP2"
-//   16       salt; the file's key is derived_key() of the folder's with it
+//   16       salt; the file's key is derived_key() of the folder's key with it
 //   pieces   u32 n and flags, little-endian; n bytes, up to 65536, sealed; 16, their tag
 //
-// A piece without a flag is nobody's: sealed with the file's key. With the flag 1 << 31 it is
-// sealed so too and begins what is a tenant's: its text is 16 bytes, salt; 16, the ID of the
-// tenant's key (state_keys.h) in hexadecimal digits; the tenant's name. Pieces with the flag 1 <<
-// 30 follow, sealed with derived_key() of that key with that salt, as numbers 0, 1, ...: so they
-// can be carried to another file as they are, and without their tenant's key the rest of a file can
-// be read. The number of all other pieces is how many of these were before in the file.
+// A piece without a flag belongs to no tenant and is sealed with the file's key. A piece with the
+// flag 1 << 31 is sealed in the same way and starts a tenant's part: its text is 16 bytes, salt;
+// 16, the ID of the tenant's key (state_keys.h) in hexadecimal digits; the tenant's name. The
+// pieces of the part follow with the flag 1 << 30, sealed with derived_key() of that key with that
+// salt, as numbers 0, 1, ...: so they can be copied to another file unchanged, and the rest of a
+// file can be read without the tenant's key. The number of any other piece is how many of those
+// precede it in the file.
 //
-// "RCRVCRPT" is the form of before, without flags: it is read. What the end of the file cuts off of
-// a piece is not there.
+// "RCRVCRPT" is the previous version, without flags, which can be read. An incomplete piece at the
+// end of a file is ignored.
 
-// Thrown where a file is none of these.
+// Thrown for a file of another form.
 class NotEncrypted : public FileDamaged {
   using FileDamaged::FileDamaged;
 };
 
-// Keys outlive what they are given to.
+// folder and tenants outlive the results.
 std::unique_ptr<FileSystem::Writer> encrypt_writer(std::unique_ptr<FileSystem::Writer> file,
                                                    const SecretKey& folder, TenantKeys& tenants);
-// Of a file that may be growing.
+// The file may grow.
 std::unique_ptr<FileSystem::Reader> decrypt_reader(std::unique_ptr<FileSystem::Reader> file,
                                                    const SecretKey& folder, TenantKeys& tenants);
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "server/crypto/encrypted_file.h"
-#include "server/identity/whole_file.h"
+#include "server/identity/atomic_file.h"
 #include "server/observe/log.h"
 #include "server/storage/file_names.h"
 
@@ -18,8 +18,8 @@ namespace {
 
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
 
-// What a store writes; the folder has a lock too, and whatever else somebody has put there.
-bool is_of_a_store(const FileSystem::Entry& entry) {
+// Whether a store has written the file. The folder has a lock too, and may have foreign files.
+bool is_store_file(const FileSystem::Entry& entry) {
   std::string_view name = entry.name;
   if (name.starts_with(kSetAside)) name.remove_prefix(kSetAside.size());
   if (name.ends_with(kBeingMade)) name.remove_suffix(kBeingMade.size());
@@ -27,7 +27,7 @@ bool is_of_a_store(const FileSystem::Entry& entry) {
          number_of(name, kSegmentFile) > 0 || number_of(name, kStateFile) > 0;
 }
 
-bool is_a_key(const FileSystem::Entry& entry) {
+bool is_key_file(const FileSystem::Entry& entry) {
   return entry.name.starts_with(kFolderKeyFile) || entry.name.starts_with(kTenantKeyFile);
 }
 
@@ -40,12 +40,12 @@ class EncryptedFolder final : public FileSystem {
 
   std::vector<Entry> list() override {
     std::vector<Entry> found = folder_->list();
-    std::erase_if(found, is_a_key);
+    std::erase_if(found, is_key_file);
     for (Entry& entry : found) {
-      if (!is_of_a_store(entry)) continue;
+      if (!is_store_file(entry)) continue;
       try {
         entry.bytes = open(entry.name)->bytes();
-      } catch (const std::system_error&) {  // who reads it hears of it
+      } catch (const std::system_error&) {  // open() by a reader reports it
       }
     }
     return found;
@@ -84,13 +84,13 @@ SecretKey open_folder_key(FileSystem& folder, const std::vector<SecretKey>& keys
   const auto opened = unwrap_folder_key(read_all(folder, std::string(kFolderKeyFile)), keys);
   if (!opened) {
     fail(
-        "no key of --state-keys opens the states of --state-dir: put the one that they were "
-        "written with into the file, behind the first");
+        "no key of --state-keys opens --state-dir: add the key that it was written with to the "
+        "file, after the first one");
   }
   if (opened->opened_by == 0) return opened->key;
   try {
     write_folder_key(folder, opened->key, keys.front());
-  } catch (const std::system_error& error) {  // the key that opened it still does
+  } catch (const std::system_error& error) {  // the previous wrapping remains valid
     log_event(LogLevel::kWarning, "state_key_not_wrapped_anew", {{"why", error.what()}});
   }
   return opened->key;
@@ -108,14 +108,14 @@ bool is_encrypted(FileSystem& folder) { return has(folder.list(), kFolderKeyFile
 
 std::unique_ptr<FileSystem> encrypt_folder(std::unique_ptr<FileSystem> folder,
                                            const std::string& keys_path) {
-  const FileTurn turn(keys_path);  // as what another key opens is wrapped anew
+  const FolderLock lock(keys_path);  // keys may be wrapped again
   const std::vector<SecretKey> keys = read_state_keys(keys_path);
   const std::vector<FileSystem::Entry> files = folder->list();
   const bool known = has(files, kFolderKeyFile);
-  if (!known && std::ranges::any_of(files, is_of_a_store)) {
+  if (!known && std::ranges::any_of(files, is_store_file)) {
     fail(
-        "--state-dir has states that are not encrypted: take another folder with --state-keys, or "
-        "leave it out");
+        "--state-dir has states that are not encrypted: use another folder with --state-keys, or "
+        "leave --state-keys out");
   }
   const SecretKey key = known ? open_folder_key(*folder, keys) : new_folder_key(*folder, keys);
   return std::make_unique<EncryptedFolder>(std::move(folder), key, keys_path);

@@ -6,23 +6,22 @@
 
 namespace recurve {
 
-// What lies in the folder is encrypted, and nothing of it can be read, or changed unseen, without
-// one of the keys of the file at `keys_path`; whoever uses it sees files as they were written.
-// Their names and how many bytes they have can be seen, and that an older version of a whole file
-// was put in its place cannot be.
+// A view of an encrypted folder: files are encrypted when written and decrypted when read. Without
+// a key of the file at `keys_path` they cannot be read, and changes to them are detected. Names and
+// sizes of files are visible, and replacing a whole file by an older version is not detected.
 //
-// The folder has a key of its own, and each tenant has one for what is appended in its name: they
-// are kept in the folder, wrapped with the first of those keys: see server/identity/state_keys.h,
-// and encrypted_file.h for the files. Where another one opens them, they are wrapped anew with the
-// first: so a key is replaced without a state being touched. What a tenant's key that is missing
-// has sealed is not read (KeyMissing); all else is.
+// The folder has a key, and each tenant has one for what is appended in its name. They are in the
+// folder, wrapped with the first key of that file: see server/identity/state_keys.h, and
+// encrypted_file.h for the files. A key that another one opens is wrapped again with the first: so
+// an operator's key is replaced without changing a state. Data sealed with a missing tenant's key
+// cannot be read (KeyMissing); all other data can.
 //
-// Throws std::runtime_error with a sentence where no key opens the folder, or there are files in it
-// that are not encrypted.
+// Throws std::runtime_error with a sentence if no key opens the folder, or it has files that are
+// not encrypted.
 std::unique_ptr<FileSystem> encrypt_folder(std::unique_ptr<FileSystem> folder,
                                            const std::string& keys_path);
 
-// Whether only one who has keys can use the folder.
+// Whether keys are needed to use the folder.
 bool is_encrypted(FileSystem& folder);
 
 }  // namespace recurve

@@ -8,7 +8,7 @@
 #include <system_error>
 #include <utility>
 
-#include "server/identity/whole_file.h"
+#include "server/identity/atomic_file.h"
 #include "server/observe/log.h"
 #include "server/storage/file_names.h"
 
@@ -22,11 +22,11 @@ std::string read_all(FileSystem& folder, const std::string& name) {
 }
 
 void replace_file(FileSystem& folder, const std::string& name, std::string_view text) {
-  const std::string made = name + std::string(kBeingMade);
-  const auto writer = folder.create(made);
+  const std::string temporary = name + std::string(kBeingMade);
+  const auto writer = folder.create(temporary);
   writer->append(text);
   writer->sync();
-  folder.rename(made, name);
+  folder.rename(temporary, name);
   folder.sync_folder();
 }
 
@@ -46,7 +46,7 @@ TenantKeys::TenantKeys(FileSystem& folder, std::string keys_path)
   }
 }
 
-// The operator's keys may have been replaced since they were read.
+// Reads the operator's keys again if they may have been replaced.
 OpenedTenantKey TenantKeys::read(std::string_view id) {
   const std::string wrapped = read_all(folder_, file_of_tenant_key(id));
   const std::string with = wrapped_with(wrapped);
@@ -56,42 +56,42 @@ OpenedTenantKey TenantKeys::read(std::string_view id) {
   return unwrap_tenant_key(wrapped, id, keys_);
 }
 
-// Whoever replaces the operator's keys meanwhile has to wait.
-TenantKey TenantKeys::make(std::string_view tenant) {
-  const FileTurn turn(keys_path_);
+// The lock delays a concurrent replacement of the operator's keys.
+TenantKey TenantKeys::create(std::string_view tenant) {
+  const FolderLock lock(keys_path_);
   keys_ = read_state_keys(keys_path_);
-  TenantKey made = make_tenant_key(tenant);
-  replace_file(folder_, file_of_tenant_key(made.id), wrap_tenant_key(made, keys_.front()));
-  ids_.insert_or_assign(made.tenant, made.id);
+  TenantKey key = make_tenant_key(tenant);
+  replace_file(folder_, file_of_tenant_key(key.id), wrap_tenant_key(key, keys_.front()));
+  ids_.insert_or_assign(key.tenant, key.id);
   log_event(LogLevel::kInfo, "state_key_made",
-            {{"tenant", made.tenant}, {"file", file_of_tenant_key(made.id)}});
-  return made;
+            {{"tenant", key.tenant}, {"file", file_of_tenant_key(key.id)}});
+  return key;
 }
 
 TenantKey TenantKeys::for_writing(std::string_view tenant) {
   const std::lock_guard lock(mutex_);
   const auto known = ids_.find(tenant);
-  if (known == ids_.end()) return make(tenant);
+  if (known == ids_.end()) return create(tenant);
   try {
     return read(known->second).key;
   } catch (const std::system_error& error) {
     if (error.code() != std::errc::no_such_file_or_directory) throw;
-  } catch (const std::runtime_error&) {  // what it has sealed says so when it is read
+  } catch (const std::runtime_error&) {  // reading what it has sealed reports it
   }
-  return make(tenant);
+  return create(tenant);
 }
 
 SecretKey TenantKeys::for_reading(const std::string& id, std::string_view tenant) {
   const auto missing = [&](const std::string& why) {
     return KeyMissing(
-        fmt::format("it is sealed with a key of tenant \"{}\" that is missing: {}", tenant, why));
+        fmt::format("it is sealed with a missing key of tenant \"{}\": {}", tenant, why));
   };
   const std::lock_guard lock(mutex_);
   try {
     return read(id).key.key;
   } catch (const std::system_error& error) {
     if (error.code() != std::errc::no_such_file_or_directory) throw;
-    throw missing(fmt::format("--state-dir has no {}: put the file back", file_of_tenant_key(id)));
+    throw missing(fmt::format("--state-dir has no file {}: restore it", file_of_tenant_key(id)));
   } catch (const std::runtime_error& error) {
     throw missing(error.what());
   }

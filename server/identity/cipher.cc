@@ -22,7 +22,7 @@ const uint8_t* raw(std::string_view text) { return reinterpret_cast<const uint8_
 std::string random_bytes(size_t count) {
   std::string bytes(count, '\0');
   if (RAND_bytes(raw(bytes), static_cast<int>(count)) != 1) {
-    throw std::runtime_error("the system gives no random numbers to make a key of");
+    throw std::runtime_error("the system's random number generator has failed");
   }
   return bytes;
 }
@@ -36,14 +36,14 @@ SecretKey random_key() {
 }
 
 SecretKey derived_key(const SecretKey& key, std::string_view text) {
-  SecretKey made;
+  SecretKey derived;
   unsigned size = 0;
   const uint8_t* done = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), raw(text),
-                             text.size(), made.data(), &size);
-  if (done == nullptr || size != made.size()) {
+                             text.size(), derived.data(), &size);
+  if (done == nullptr || size != derived.size()) {
     throw std::runtime_error("OpenSSL cannot derive a key");
   }
-  return made;
+  return derived;
 }
 
 struct Cipher::Context {

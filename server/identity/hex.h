@@ -5,7 +5,7 @@
 
 namespace recurve {
 
-// Lower-case hexadecimal digits, as files of keys have them.
+// Lower-case hexadecimal digits.
 inline bool is_hex(std::string_view text) {
   return text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
@@ -20,7 +20,7 @@ inline std::string to_hex(std::string_view bytes) {
   return hex;
 }
 
-// Of an even number of digits, for which is_hex() is true.
+// hex: an even number of digits, for which is_hex() is true.
 inline std::string from_hex(std::string_view hex) {
   const auto digit = [&](size_t at) { return hex[at] <= '9' ? hex[at] - '0' : hex[at] - 'a' + 10; };
   std::string bytes;

@@ -9,15 +9,14 @@
 
 namespace recurve {
 
-// Whose sessions, requests and share of the server something is. Two tenants never see each other's
-// names.
+// Tenants own sessions and requests and share the server. A tenant cannot see another's names.
 using TenantId = uint32_t;
 
-// Where there are no keys, connections stand for tenants, and have numbers of their own: of the
-// address that a connection comes from, and of the connection. What those of one address share is
-// the group's; a tenant is a group by itself.
+// On a server without keys connections share the server as tenants do. The number of such a visitor
+// has the peer's network and the connection; the visitors of one network are a group. A tenant is
+// its own group.
 inline constexpr TenantId kVisitors = TenantId{1} << 31;
-inline constexpr TenantId kThisMachine = kVisitors;  // the group of its own connections
+inline constexpr TenantId kThisMachine = kVisitors;  // the group of local connections
 inline constexpr int kConnectionBits = 15;
 inline constexpr TenantId kConnections = (TenantId{1} << kConnectionBits) - 1;
 
@@ -30,36 +29,35 @@ inline constexpr TenantId last_of_group(TenantId share) {
   return is_visitor(share) ? share | kConnections : share;
 }
 
-// What a caller may do; each may do what those before it may.
+// What a caller may do. Each role includes the previous ones.
 enum class Role : uint8_t {
-  kNobody,    // has shown no key that is known: asks for health, and for nothing else
-  kUser,      // uses what is the tenant's own
-  kObserver,  // looks at the whole server: load, metrics
-  kAdmin,     // drains it, and ends anybody's requests
+  kNobody,    // without a known key: health only
+  kUser,      // the tenant's requests and sessions
+  kObserver,  // reads load and metrics of the server
+  kAdmin,     // drains the server, aborts requests of any tenant
 };
 
-// What a tenant may have of the server. Plain numbers, which go with each request: a request keeps
-// to those that held when it came.
+// A tenant's limits. Each request has a copy: those at its arrival apply to it.
 struct TenantLimits {
-  double weight = 1;              // of its share beside others' where slots are short; > 0
-  double slot_share = 1;          // of all slots, at most; one it always may have
-  int slots = kNone;              // at once, at most
-  int waiting = kNone;            // requests that are not answered yet, at most
-  int sessions = kNone;           // open at once, at most
-  int priority = kNone;           // the highest one that a request may have
-  int choices = kNone;            // n of a request, at most
-  int prompt_tokens = kNone;      // of a request, at most
-  int64_t tokens_per_minute = 0;  // of prompts and answers together, on average; 0: however many
-  int64_t host_bytes = kNoBytes;  // that sessions and marks have reserved in host memory, at most
-  int64_t disk_bytes = kNoBytes;  // of the states of durable sessions and their marks, at most
+  double weight = 1;              // relative to other tenants when slots are short; > 0
+  double slot_share = 1;          // of all slots, at most; at least one slot
+  int slots = kNone;              // concurrent
+  int waiting = kNone;            // requests not answered yet
+  int sessions = kNone;           // open at the same time
+  int priority = kNone;           // the highest of a request
+  int choices = kNone;            // n of a request
+  int prompt_tokens = kNone;      // of a request
+  int64_t tokens_per_minute = 0;  // of prompts and answers, on average; 0: unlimited
+  int64_t host_bytes = kNoBytes;  // reserved by sessions and marks in host memory
+  int64_t disk_bytes = kNoBytes;  // states of durable sessions and their marks
 
   static constexpr int kNone = std::numeric_limits<int>::max();
   static constexpr int64_t kNoBytes = std::numeric_limits<int64_t>::max();
 };
 
-// Of networks and connections, of which there may be very many: some may have one number. No
-// connection is 0. network: as Peer has it; empty: this machine. connection: its number; 0: it
-// comes by none, and is no visitor without a network.
+// The number of a visitor, never 0 for a connection. There are more networks and connections than
+// numbers, so some share one. network: Peer::network; empty: this machine. connection:
+// Peer::number; 0: none, and without a network no visitor.
 inline TenantId visitor_of(std::string_view network, uint32_t connection) {
   if (network.empty() && connection == 0) return 0;
   constexpr TenantId kNetworks = (1 << 16) - 1;
@@ -69,7 +67,7 @@ inline TenantId visitor_of(std::string_view network, uint32_t connection) {
   return kVisitors | number << kConnectionBits | by;
 }
 
-// A few letters that are copied with what has them; more are cut off.
+// A short text stored inline. Longer ones are cut.
 template <size_t kMost>
 class ShortText {
  public:
@@ -84,28 +82,28 @@ class ShortText {
   size_t size_ = 0;
 };
 
-// Who asks: a door finds it out, and it goes with a request or a command wherever that goes.
+// The caller, as a frontend has authenticated it. Every request and command has one.
 struct Identity {
   TenantId tenant = 0;
   Role role = Role::kUser;
-  std::string_view tenant_name = {};  // for logs; outlives all that is asked in its name
+  std::string_view tenant_name = {};  // for logs; outlives the tenant's requests
   TenantLimits limits = {};
-  // For logs: the id of the key that was shown, and where from. Empty: none, unknown.
+  // For logs: the id of the key, and the peer's address. Empty: none, unknown.
   ShortText<15> key_id = {};
   ShortText<47> peer = {};
-  // Where there are no keys: which connection the call came by, as is_visitor() has it. 0: none.
+  // On a server without keys: of visitor_of(); 0: none.
   TenantId visitor = 0;
 
-  // Who has a share of slots, of the queue, of text threads and of memory for messages.
+  // Owns a share of slots, of the queue, of text threads and of memory for messages.
   TenantId share() const { return visitor != 0 ? visitor : tenant; }
-  // And of steps, which connections of one address have together.
+  // Owns a share of steps: the connections of one network have one together.
   TenantId group() const { return group_of(share()); }
 };
 
-// Where the server has no keys, whoever reaches a door is this one. A keys file may name the tenant
-// too, whose sessions it then has.
+// Every caller of a server without keys. A keys file may name this tenant too, and get its
+// sessions.
 inline constexpr Identity kAnyone{.tenant = 0, .role = Role::kAdmin, .tenant_name = "default"};
-// And where it has, whoever shows none.
+// A caller without a known key, on a server with keys.
 inline constexpr Identity kStranger{
     .tenant = std::numeric_limits<TenantId>::max(), .role = Role::kNobody, .tenant_name = "none"};
 

@@ -26,7 +26,7 @@ constexpr size_t kMostNameBytes = 64;
 void only(const json& object, const std::string& where, const std::set<std::string>& names) {
   if (!object.is_object()) fail(fmt::format("{} must be an object", where));
   for (const auto& [name, value] : object.items()) {
-    if (!names.contains(name)) fail(fmt::format("{} has a field \"{}\", not known", where, name));
+    if (!names.contains(name)) fail(fmt::format("{} has an unknown field \"{}\"", where, name));
   }
 }
 
@@ -43,7 +43,7 @@ double number_of(const json& object, const char* name, double least, double othe
   if (found == object.end()) return otherwise;
   const bool right =
       found->is_number() && found->get<double>() >= least && found->get<double>() <= 1e15;
-  if (!right) fail(fmt::format("{}: \"{}\" must be a number from {} on", where, name, least));
+  if (!right) fail(fmt::format("{}: \"{}\" must be a number of at least {}", where, name, least));
   return *found;
 }
 
@@ -161,7 +161,7 @@ KeyFile::Issuer issuer_from(const json& object, const std::string& where) {
     issuer.tenant_claim = string_of(object, "tenant_claim", where);
   }
   if (issuer.jwks.find('/') != std::string::npos) {
-    fail(fmt::format("{}: \"jwks\" must name a file beside this one, without a folder", where));
+    fail(fmt::format("{}: \"jwks\" must be the name of a file in the folder of this one", where));
   }
   return issuer;
 }
@@ -173,18 +173,18 @@ const json& list_of(const json& all, const char* name) {
   return all.at(name);
 }
 
-// Of RFC 4648, without the padding.
+// RFC 4648, without padding.
 std::string base64_url(const std::string& bytes) {
   constexpr std::string_view kLetters =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
   std::string text;
   uint32_t bits = 0;
-  int held = 0;
+  int count = 0;
   for (const char byte : bytes) {
     bits = bits << 8 | static_cast<uint8_t>(byte);
-    for (held += 8; held >= 6; held -= 6) text += kLetters[bits >> (held - 6) & 63];
+    for (count += 8; count >= 6; count -= 6) text += kLetters[bits >> (count - 6) & 63];
   }
-  if (held > 0) text += kLetters[bits << (6 - held) & 63];
+  if (count > 0) text += kLetters[bits << (6 - count) & 63];
   return text;
 }
 
@@ -219,14 +219,14 @@ KeyHash hash_of(std::string_view key) {
 
 NewKey make_key() {
   const std::string id = random_bytes(kIdDigits / 2);
-  NewKey made{.id = to_hex(id)};
-  made.key = fmt::format("{}{}_{}", kPrefix, made.id, base64_url(random_bytes(kSecretBytes)));
-  return made;
+  NewKey key{.id = to_hex(id)};
+  key.key = fmt::format("{}{}_{}", kPrefix, key.id, base64_url(random_bytes(kSecretBytes)));
+  return key;
 }
 
 KeyFile parse_key_file(std::string_view text) {
   const json all = json::parse(text, nullptr, false);
-  if (all.is_discarded()) fail("it is no JSON");
+  if (all.is_discarded()) fail("it is not JSON");
   only(all, "it", {"tenants", "keys", "certificates", "issuers"});
   KeyFile file;
   const json tenants = all.value("tenants", json::object());
@@ -239,13 +239,13 @@ KeyFile parse_key_file(std::string_view text) {
   for (const json& object : list_of(all, "keys")) {
     const std::string where = fmt::format("key {}", file.keys.size() + 1);
     const auto& key = file.keys.emplace_back(key_from(object, where));
-    if (!ids.insert(key.id).second) fail(fmt::format("{}: its id is another's too", where));
+    if (!ids.insert(key.id).second) fail(fmt::format("{}: its id is not unique", where));
   }
   for (const json& object : list_of(all, "certificates")) {
     const std::string where = fmt::format("certificate {}", file.certificates.size() + 1);
     const auto& one = file.certificates.emplace_back(certificate_from(object, where));
     if (!subjects.insert(one.subject).second) {
-      fail(fmt::format("{}: its subject is another's too", where));
+      fail(fmt::format("{}: its subject is not unique", where));
     }
   }
   std::set<std::string> issuers;
@@ -253,7 +253,7 @@ KeyFile parse_key_file(std::string_view text) {
     const std::string where = fmt::format("issuer {}", file.issuers.size() + 1);
     const auto& one = file.issuers.emplace_back(issuer_from(object, where));
     if (!issuers.insert(one.issuer).second) {
-      fail(fmt::format("{}: its \"issuer\" is another's too", where));
+      fail(fmt::format("{}: its \"issuer\" is not unique", where));
     }
   }
   return file;
@@ -305,7 +305,7 @@ std::string_view name_of(Role role) {
     case Role::kNobody:
       break;
   }
-  return "nobody";
+  return "none";
 }
 
 std::optional<KeyTime> time_from(const std::string& text) {
@@ -313,7 +313,7 @@ std::optional<KeyTime> time_from(const std::string& text) {
   const char* end = strptime(text.c_str(), "%Y-%m-%dT%H:%M:%SZ", &parts);
   if (end == nullptr || *end != '\0') return std::nullopt;
   const KeyTime time{std::chrono::seconds(timegm(&parts))};
-  if (to_text(time) != text) return std::nullopt;  // the 31st of February
+  if (to_text(time) != text) return std::nullopt;  // February 31
   return time;
 }
 

@@ -15,12 +15,12 @@ namespace recurve {
 using KeyHash = std::array<uint8_t, 32>;  // SHA-256
 using KeyTime = std::chrono::sys_seconds;
 
-// A key as its holder has it: "rck_ID_SECRET". The id is 12 hexadecimal digits, which may be shown;
-// the secret is 256 random bits in URL-safe base64, so that a plain hash of the key tells nothing.
-std::string_view key_id_of(std::string_view key);  // empty: this is no key
+// A key is "rck_ID_SECRET". The id is 12 hexadecimal digits and not secret; the secret is 256
+// random bits in URL-safe base64, so a hash without a salt does not reveal it.
+std::string_view key_id_of(std::string_view key);  // empty: not a key
 KeyHash hash_of(std::string_view key);
 
-// What a file of keys says, in JSON:
+// A keys file, in JSON:
 //
 //   {"tenants": {NAME: {"weight": 2, "slots": 4, "waiting": 64, "sessions": 100, "priority": 0,
 //                       "choices": 4, "prompt_tokens": 8192, "tokens_per_minute": 60000,
@@ -30,12 +30,12 @@ KeyHash hash_of(std::string_view key);
 //    "issuers": [{"issuer": "https://login.example", "audience": "recurve", "jwks": "login.json",
 //                 "tenant_claim": "sub", "role": "user"}]}
 //
-// All four may be missing, as may "role" (user) and "expires" (never), each limit and each tenant:
-// see TenantLimits. TIME is "2026-12-31T23:59:59Z". A subject is as RFC 2253 writes it, the most
-// particular part first. An issuer's tokens (RFC 7519) are taken that have its "issuer" as "iss"
-// and "audience" among "aud"; its public keys (RFC 7517) are in the file "jwks" of the same folder;
-// all tokens are the tenant's of the name "tenant", or each is of whom its claim "tenant_claim"
-// names. A field of any other name is an error.
+// All four are optional, as are "role" (user), "expires" (never), each limit and each tenant: see
+// TenantLimits. TIME is "2026-12-31T23:59:59Z". A subject has the form of RFC 2253, the most
+// specific part first. A token of an issuer (RFC 7519) must have "issuer" as "iss" and "audience"
+// in "aud"; the issuer's public keys (RFC 7517) are in the file "jwks" of the same folder. Tokens
+// belong to the tenant "tenant", or each to the tenant that its claim "tenant_claim" names. Other
+// fields are errors.
 struct KeyFile {
   struct Key {
     std::string id;
@@ -61,25 +61,37 @@ struct KeyFile {
   std::vector<Issuer> issuers;
 };
 
-// Throws std::runtime_error with a sentence that names what is wrong.
+// Throws std::runtime_error with a sentence.
 KeyFile parse_key_file(std::string_view text);
 std::string to_text(const KeyFile& file);
 
-// A key that is nobody's yet.
 struct NewKey {
   std::string id, key;
 };
-NewKey make_key();  // throws std::runtime_error where the system has no random numbers
+NewKey make_key();  // throws std::runtime_error
 
-// 1 to 64 ASCII letters, digits, '-', '_' and '.'; and the sentence that says so.
+// 1 to 64 ASCII letters, digits, '-', '_' and '.'; and the error for another name.
 bool is_tenant_name(std::string_view name);
 std::string tenant_name_rule(std::string_view name);
 
-// "user", "observer", "admin"; nothing for any other name.
+// "user", "observer", "admin".
 std::optional<Role> role_named(std::string_view name);
 std::string_view name_of(Role role);
-// "2026-12-31T23:59:59Z"; nothing for any other form.
+// "2026-12-31T23:59:59Z".
 std::optional<KeyTime> time_from(const std::string& text);
 std::string to_text(KeyTime time);
+
+// Throws std::runtime_error with a sentence that names the file.
+KeyFile read_key_file(const std::string& path);
+
+// These change a keys file atomically: a reader finds the old one or the new one, and concurrent
+// processes wait for each other. A new file is readable by its owner only. They throw
+// std::runtime_error.
+//
+// Adds a key and returns it; the file has only its hash. Creates the file if it is missing.
+std::string add_key(const std::string& path, const std::string& tenant, Role role,
+                    std::optional<KeyTime> expires);
+// False: there is no key with that id.
+bool remove_key(const std::string& path, const std::string& id);
 
 }  // namespace recurve

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <openssl/crypto.h>
 
+#include <array>
 #include <filesystem>
 #include <map>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -12,38 +14,65 @@
 #include <unordered_map>
 #include <utility>
 
-#include "server/identity/good_tokens.h"
-#include "server/identity/key_store.h"
+#include "server/identity/atomic_file.h"
 #include "server/identity/tenants.h"
 #include "server/identity/token_issuer.h"
-#include "server/identity/whole_file.h"
 
 namespace recurve {
 namespace {
 
-constexpr std::chrono::seconds kLook(1);
+constexpr std::chrono::seconds kCheckInterval(1);
 
 }  // namespace
 
-// A file of keys, made to be asked.
-struct Keyring::Known {
+// Verified tokens by their hash, so that each is verified once. Thread-safe.
+class VerifiedTokens {
+ public:
+  static constexpr size_t kMost = 4096;  // more clear the table
+
+  // Nothing for an unknown or expired token.
+  std::optional<Identity> find(const KeyHash& hash, double now) const {
+    std::lock_guard lock(mutex_);
+    const auto found = tokens_.find(hash);
+    if (found == tokens_.end() || now >= found->second.until) return std::nullopt;
+    return found->second.whose;
+  }
+  // until and now: seconds of the system clock.
+  void add(const KeyHash& hash, const Identity& whose, double until) {
+    std::lock_guard lock(mutex_);
+    if (tokens_.size() >= kMost) tokens_.clear();
+    tokens_.insert_or_assign(hash, Entry{whose, until});
+  }
+
+ private:
+  struct Entry {
+    Identity whose;
+    double until;
+  };
+
+  mutable std::mutex mutex_;
+  std::map<KeyHash, Entry> tokens_;
+};
+
+// A loaded keys file.
+struct Keyring::Keys {
   struct Holder {
     Identity identity;
     KeyHash hash = {};
     std::optional<KeyTime> expires = {};
   };
-  // All that was read, and what they were just before.
+  // All files that were read, and their stamps just before.
   std::vector<std::string> files;
   std::vector<FileStamp> stamps;
   std::map<std::string, TenantLimits> limits;
-  double share = 1;  // of all slots, that a tenant may have whose limits do not say it
+  double share = 1;  // of all slots, for a tenant without a limit of slots
   std::unordered_map<std::string, Holder> by_id;
   std::map<std::string, Identity, std::less<>> by_subject;
   std::map<std::string, TokenIssuer, std::less<>> by_issuer;
-  mutable GoodTokens good_tokens;
+  mutable VerifiedTokens verified_tokens;
 
-  explicit Known(const std::string& path) {
-    about_to_read(path);
+  explicit Keys(const std::string& path) {
+    add_file(path);
     const KeyFile file = read_key_file(path);
     limits = file.tenants;
     if (has_several_tenants(file)) share = kShareOfOne;
@@ -57,7 +86,7 @@ struct Keyring::Known {
     for (const auto& issuer : file.issuers) add(issuer, path);
   }
 
-  void about_to_read(const std::string& path) {
+  void add_file(const std::string& path) {
     files.push_back(path);
     stamps.push_back(stamp_of(path));
   }
@@ -73,21 +102,21 @@ struct Keyring::Known {
     return tenants.size() > 1;
   }
 
-  // key_id: what the audit says of what was shown.
+  // key_id: for the audit log.
   Identity identity(const std::string& name, Role role, std::string_view key_id) const {
     const Tenant tenant = tenant_named(name);
-    Identity made{.tenant = tenant.id, .role = role, .tenant_name = tenant.name};
-    if (const auto found = limits.find(name); found != limits.end()) made.limits = found->second;
-    if (made.limits.slots == TenantLimits::kNone) made.limits.slot_share = share;
-    made.key_id = key_id;
-    return made;
+    Identity found{.tenant = tenant.id, .role = role, .tenant_name = tenant.name};
+    if (const auto own = limits.find(name); own != limits.end()) found.limits = own->second;
+    if (found.limits.slots == TenantLimits::kNone) found.limits.slot_share = share;
+    found.key_id = key_id;
+    return found;
   }
 
   void add(const KeyFile::Issuer& issuer, const std::string& path) {
     const std::string jwks = std::filesystem::path(path).replace_filename(issuer.jwks).string();
-    about_to_read(jwks);
+    add_file(jwks);
     try {
-      by_issuer.try_emplace(issuer.issuer, issuer, read_whole(jwks));
+      by_issuer.try_emplace(issuer.issuer, issuer, read_whole_file(jwks));
     } catch (const std::runtime_error& error) {
       throw std::runtime_error(fmt::format("--keys {}: issuer \"{}\": \"jwks\" {}: {}", path,
                                            issuer.issuer, issuer.jwks, error.what()));
@@ -99,9 +128,9 @@ struct Keyring::Known {
     const std::string id(key_id_of(key));
     if (id.empty()) return {.why = Finding::kNotAKey};
     const auto found = by_id.find(id);
-    // An id that is not known takes as long.
-    static const Holder kNobody{.identity = kStranger};
-    const Holder& holder = found == by_id.end() ? kNobody : found->second;
+    // An unknown id takes as long as a known one.
+    static const Holder kNoHolder{.identity = kStranger};
+    const Holder& holder = found == by_id.end() ? kNoHolder : found->second;
     const KeyHash hash = hash_of(key);
     const bool same = CRYPTO_memcmp(hash.data(), holder.hash.data(), hash.size()) == 0;
     if (found == by_id.end()) return {.why = Finding::kUnknownKey};
@@ -116,7 +145,7 @@ struct Keyring::Known {
     const KeyHash hash = hash_of(text);
     const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
     const auto seconds = static_cast<double>(now.time_since_epoch().count());
-    if (const auto known = good_tokens.find(hash, seconds)) return {*known, Finding::kKnown};
+    if (const auto known = verified_tokens.find(hash, seconds)) return {*known, Finding::kKnown};
     if (!verify) return {.why = Finding::kTooManyWrongTokens};
     const std::optional<SignedToken> token = SignedToken::read(text);
     if (!token) return {.why = Finding::kNotAKey};
@@ -130,7 +159,7 @@ struct Keyring::Known {
     if (found.why == TokenIssuer::Finding::kWrong) return {.why = Finding::kWrongToken};
     if (found.why == TokenIssuer::Finding::kExpired) return {.why = Finding::kExpiredToken};
     const Identity whose = identity(found.tenant, issuer->second.settings().role, "token");
-    good_tokens.add(hash, whose, found.until);
+    verified_tokens.add(hash, whose, found.until);
     return {whose, Finding::kKnown};
   }
 };
@@ -138,67 +167,54 @@ struct Keyring::Known {
 Keyring::Keyring(std::string path, OnReload on_reload)
     : path_(std::move(path)),
       on_reload_(std::move(on_reload)),
-      known_(std::make_shared<const Known>(path_)),
-      seen_(known_->stamps),
-      looked_(std::chrono::steady_clock::now()) {}
+      keys_(std::make_shared<const Keys>(path_)),
+      stamps_(keys_->stamps),
+      checked_(std::chrono::steady_clock::now()) {}
 
 Keyring::~Keyring() = default;
 
-std::shared_ptr<const Keyring::Known> Keyring::current() {
+std::shared_ptr<const Keyring::Keys> Keyring::current() {
   std::lock_guard lock(mutex_);
   const auto now = std::chrono::steady_clock::now();
-  if (now - looked_ < kLook) return known_;
-  looked_ = now;
+  if (now - checked_ < kCheckInterval) return keys_;
+  checked_ = now;
   std::vector<FileStamp> found;
-  for (const std::string& file : known_->files) found.push_back(stamp_of(file));
-  if (found == seen_) return known_;
-  seen_ = std::move(found);
+  for (const std::string& file : keys_->files) found.push_back(stamp_of(file));
+  if (found == stamps_) return keys_;
+  stamps_ = std::move(found);
   std::string problem;
   try {
-    known_ = std::make_shared<const Known>(path_);
-    seen_ = known_->stamps;
+    keys_ = std::make_shared<const Keys>(path_);
+    stamps_ = keys_->stamps;
   } catch (const std::runtime_error& error) {
     problem = error.what();
   }
   if (on_reload_) on_reload_(problem);
-  return known_;
+  return keys_;
 }
 
 Keyring::Found Keyring::find(std::string_view key, std::string_view subject, bool verify_tokens) {
-  const std::shared_ptr<const Known> known = current();
-  if (!key.empty()) return known->find(key, verify_tokens);
+  const std::shared_ptr<const Keys> keys = current();
+  if (!key.empty()) return keys->find(key, verify_tokens);
   if (subject.empty()) return {};
-  const auto found = known->by_subject.find(subject);
-  if (found == known->by_subject.end()) return {.why = Finding::kUnknownCertificate};
+  const auto found = keys->by_subject.find(subject);
+  if (found == keys->by_subject.end()) return {.why = Finding::kUnknownCertificate};
   return {found->second, Finding::kKnown};
 }
 
 std::string_view name_of(Keyring::Finding why) {
-  switch (why) {
-    case Keyring::Finding::kKnown:
-      return "known";
-    case Keyring::Finding::kNoKey:
-      return "no_key";
-    case Keyring::Finding::kNotAKey:
-      return "not_a_key";
-    case Keyring::Finding::kUnknownKey:
-      return "unknown_key";
-    case Keyring::Finding::kWrongKey:
-      return "wrong_key";
-    case Keyring::Finding::kExpiredKey:
-      return "expired_key";
-    case Keyring::Finding::kUnknownIssuer:
-      return "unknown_issuer";
-    case Keyring::Finding::kWrongToken:
-      return "wrong_token";
-    case Keyring::Finding::kExpiredToken:
-      return "expired_token";
-    case Keyring::Finding::kTooManyWrongTokens:
-      return "too_many_wrong_tokens";
-    case Keyring::Finding::kUnknownCertificate:
-      break;
-  }
-  return "unknown_certificate";
+  static constexpr std::array<std::string_view, 11> kNames = {"known",
+                                                              "no_key",
+                                                              "not_a_key",
+                                                              "unknown_key",
+                                                              "wrong_key",
+                                                              "expired_key",
+                                                              "unknown_issuer",
+                                                              "wrong_token",
+                                                              "expired_token",
+                                                              "too_many_wrong_tokens",
+                                                              "unknown_certificate"};
+  return kNames[static_cast<size_t>(why)];
 }
 
 }  // namespace recurve

@@ -13,18 +13,18 @@
 
 namespace recurve {
 
-// The keys that a server knows: a file of them, and those of the issuers of tokens that it names,
-// which are looked at again when somebody asks and a second has passed. What cannot be used then is
-// left, and the keys from before hold. Thread-safe.
+// The server's keys: a keys file, and the public keys of the token issuers that it names. A request
+// makes it check the files for changes, at most once per second. If a changed file cannot be used,
+// the previous keys remain valid. Thread-safe.
 class Keyring {
  public:
-  // problem: empty where the file has been read anew.
+  // problem: empty if the files were reloaded.
   using OnReload = std::function<void(const std::string& problem)>;
-  // Throws std::runtime_error with a sentence where the file is of no use.
+  // Throws std::runtime_error with a sentence if the file cannot be used.
   explicit Keyring(std::string path, OnReload on_reload = {});
   ~Keyring();
 
-  // Why somebody is a stranger.
+  // kKnown, or why the caller is a kStranger.
   enum class Finding {
     kKnown,
     kNoKey,
@@ -42,22 +42,22 @@ class Keyring {
     Identity identity = kStranger;
     Finding why = Finding::kNoKey;
   };
-  // Who shows a key or a token, or where that is empty a certificate of this subject, which has
-  // been verified; empty: none. The time it takes does not tell how much of a key is right. Without
-  // verify_tokens, a token is known only if it was before (kTooManyWrongTokens).
+  // Identifies a caller by a key or token, or if that is empty by the subject of a verified
+  // certificate; empty: none. The time does not reveal how much of a key is correct. Without
+  // verify_tokens only tokens verified before are known; others are kTooManyWrongTokens.
   Found find(std::string_view key, std::string_view subject, bool verify_tokens = true);
 
  private:
-  struct Known;
+  struct Keys;
 
-  std::shared_ptr<const Known> current();
+  std::shared_ptr<const Keys> current();
 
   const std::string path_;
   const OnReload on_reload_;
   std::mutex mutex_;
-  std::shared_ptr<const Known> known_;
-  std::vector<FileStamp> seen_;  // of known_'s files, when they were last looked at
-  std::chrono::steady_clock::time_point looked_;
+  std::shared_ptr<const Keys> keys_;
+  std::vector<FileStamp> stamps_;  // of the files, when last checked
+  std::chrono::steady_clock::time_point checked_;
 };
 
 // For logs: "no_key", "expired_key", ...

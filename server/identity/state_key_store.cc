@@ -7,15 +7,15 @@
 #include <stdexcept>
 #include <utility>
 
+#include "server/identity/atomic_file.h"
 #include "server/identity/state_keys.h"
-#include "server/identity/whole_file.h"
 
 namespace recurve {
 namespace {
 
 namespace fs = std::filesystem;
 
-// The names of the tenants' keys in it, in order.
+// The files of tenants' keys in the folder, sorted.
 std::vector<std::string> tenant_key_files(const fs::path& folder) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(folder)) {
@@ -27,47 +27,47 @@ std::vector<std::string> tenant_key_files(const fs::path& folder) {
 }
 
 OpenedFolderKey read_folder_key(const fs::path& folder, const std::vector<SecretKey>& keys) {
-  const auto opened = unwrap_folder_key(read_whole(folder / kFolderKeyFile), keys);
+  const auto opened = unwrap_folder_key(read_whole_file(folder / kFolderKeyFile), keys);
   if (opened) return *opened;
   throw std::runtime_error(
-      fmt::format("no key of the file opens \"{}\": put the one that it was wrapped with into it",
+      fmt::format("no key of the file opens \"{}\": add the key that it was wrapped with",
                   (folder / kFolderKeyFile).string()));
 }
 
 TenantKey read_tenant_key(const fs::path& folder, const std::string& name,
                           const std::vector<SecretKey>& keys) {
-  return unwrap_tenant_key(read_whole(folder / name), tenant_key_of_file(name), keys).key;
+  return unwrap_tenant_key(read_whole_file(folder / name), tenant_key_of_file(name), keys).key;
 }
 
 }  // namespace
 
 void make_state_keys(const std::string& path) {
-  const FileTurn turn(path);
+  const FolderLock lock(path);
   if (fs::exists(path)) {
-    throw std::runtime_error(fmt::format(
-        "\"{}\" is there already: `recurve keys state rotate` puts a new key in front", path));
+    throw std::runtime_error(
+        fmt::format("\"{}\" exists: `recurve keys state rotate` adds a new key to it", path));
   }
-  write_whole(path, to_text(std::vector{random_key()}));
+  write_atomically(path, to_text(std::vector{random_key()}));
 }
 
 size_t rotate_state_keys(const std::string& path, const std::vector<std::string>& folders,
                          bool drops_old) {
-  const FileTurn turn(path);
+  const FolderLock lock(path);
   std::vector<SecretKey> keys = read_state_keys(path);
   keys.insert(keys.begin(), random_key());
-  std::vector<std::pair<fs::path, std::string>> wrapped;  // files, and what they are to be
+  std::vector<std::pair<fs::path, std::string>> wrapped;  // files and their new content
   for (const fs::path folder : folders) {
-    const OpenedFolderKey own = read_folder_key(folder, keys);
-    wrapped.emplace_back(folder / kFolderKeyFile, wrap_folder_key(own.key, keys.front()));
+    const OpenedFolderKey opened = read_folder_key(folder, keys);
+    wrapped.emplace_back(folder / kFolderKeyFile, wrap_folder_key(opened.key, keys.front()));
     for (const std::string& name : tenant_key_files(folder)) {
       wrapped.emplace_back(folder / name,
                            wrap_tenant_key(read_tenant_key(folder, name, keys), keys.front()));
     }
   }
-  // Whenever it breaks off, the file opens what the folders have.
-  write_whole(path, to_text(keys));
-  for (const auto& [file, text] : wrapped) write_whole(file, text);
-  if (drops_old) write_whole(path, to_text(std::span(keys).first(1)));
+  // If the process stops anywhere, the keys of the file open all keys of the folders.
+  write_atomically(path, to_text(keys));
+  for (const auto& [file, text] : wrapped) write_atomically(file, text);
+  if (drops_old) write_atomically(path, to_text(std::span(keys).first(1)));
   return wrapped.size();
 }
 
@@ -94,7 +94,7 @@ std::vector<ListedKey> list_state_keys(const std::string& path, const std::strin
 
 std::vector<std::string> drop_tenant_keys(const std::string& path, const std::string& folder,
                                           const std::string& tenant) {
-  const FileTurn turn(path);
+  const FolderLock lock(path);
   std::vector<std::string> dropped;
   std::string unknown;
   for (const ListedKey& key : list_state_keys(path, folder)) {

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "server/identity/atomic_file.h"
 #include "server/identity/hex.h"
 #include "server/identity/key_file.h"
-#include "server/identity/whole_file.h"
 
 namespace recurve {
 namespace {
@@ -28,13 +28,13 @@ SecretKey key_from(std::string_view bytes) {
   return key;
 }
 
-// Wiped from memory at its end.
+// Wiped from memory by its destructor.
 struct Secret {
   std::string text = {};
   ~Secret() { OPENSSL_cleanse(text.data(), text.size()); }
 };
 
-// Salt, and what is sealed with its key.
+// A salt, and the text sealed with the key derived with it.
 std::string wrap(std::string_view text, const SecretKey& with) {
   const std::string salt = random_bytes(kSaltBytes);
   return salt + Cipher(derived_key(with, salt)).seal(0, text);
@@ -73,7 +73,7 @@ std::vector<SecretKey> parse_state_keys(std::string_view text) {
 }
 
 std::vector<SecretKey> read_state_keys(const std::string& path) {
-  Secret text{read_whole(path)};
+  Secret text{read_whole_file(path)};
   try {
     return parse_state_keys(text.text);
   } catch (const std::runtime_error& error) {
@@ -135,23 +135,23 @@ std::string wrapped_with(std::string_view wrapped) {
 OpenedTenantKey unwrap_tenant_key(std::string_view wrapped, std::string_view id,
                                   std::span<const SecretKey> keys) {
   const std::string file = file_of_tenant_key(id), with = wrapped_with(wrapped);
-  if (with.empty()) refuse(fmt::format("{} is no wrapped key: put the file back", file));
+  if (with.empty()) refuse(fmt::format("{} is not a wrapped key: restore the file", file));
   size_t k = 0;
   while (k < keys.size() && state_key_id(keys[k]) != with) ++k;
   if (k == keys.size()) {
-    refuse(fmt::format("{} needs the operator's key {}: put that into the file of --state-keys",
-                       file, with));
+    refuse(fmt::format("{} needs the operator's key {}: add it to the file of --state-keys", file,
+                       with));
   }
   Secret text;
   constexpr size_t kBegin = sizeof(SecretKey) + kStateKeyIdBytes;
   const bool opened =
       unwrap(wrapped.substr(kTenantMagic.size() + kStateKeyIdBytes), keys[k], &text.text);
   if (!opened || text.text.size() < kBegin || !is_tenant_name(text.text.substr(kBegin))) {
-    refuse(fmt::format("{} was changed: put the file back as it was", file));
+    refuse(fmt::format("{} was modified: restore the file", file));
   }
   const std::string own = to_hex(text.text.substr(sizeof(SecretKey), kStateKeyIdBytes));
   if (own != id) {
-    refuse(fmt::format("{} is the file {} under another name: put each in its place", file,
+    refuse(fmt::format("{} is a copy of the file {}: restore the right one", file,
                        file_of_tenant_key(own)));
   }
   return {{.id = own, .tenant = text.text.substr(kBegin), .key = key_from(text.text)}, k};

@@ -5,12 +5,12 @@
 
 namespace recurve {
 
-// The slot_share of one of several, tenants or addresses that stand for them: so that another finds
-// a slot, as there is always somebody who does not give them back.
+// The slot_share of one of several tenants, or networks without keys, so that another finds a slot
+// though one client may hold its slots for long.
 inline constexpr double kShareOfOne = 0.875;
 
-// The tenant of that name, which has the same number and the same view of its name as long as the
-// process lives, whatever becomes of its keys. The default tenant is "default". Thread-safe.
+// The tenant of that name. Its id and the view of its name are the same until the process ends,
+// even if its keys are removed. The default tenant is "default". Thread-safe.
 struct Tenant {
   TenantId id = 0;
   std::string_view name;

@@ -10,7 +10,7 @@ namespace {
 
 using nlohmann::json;
 
-// A claim that is a NumericDate; nothing where it is missing or none.
+// A claim that is a NumericDate.
 std::optional<double> time_of(const json& claims, const char* name) {
   const auto found = claims.find(name);
   if (found == claims.end() || !found->is_number()) return std::nullopt;
@@ -24,7 +24,7 @@ TokenIssuer::TokenIssuer(KeyFile::Issuer settings, std::string_view jwks)
 
 TokenIssuer::Found TokenIssuer::find(const SignedToken& token, const json& claims,
                                      KeyTime now) const {
-  if (!is_meant_for_us(claims)) return {};
+  if (!has_our_audience(claims)) return {};
   const auto leeway = static_cast<double>(kLeeway.count());
   const auto seconds = static_cast<double>(now.time_since_epoch().count());
   const std::optional<double> expires = time_of(claims, "exp");
@@ -33,7 +33,7 @@ TokenIssuer::Found TokenIssuer::find(const SignedToken& token, const json& claim
   if (seconds >= *expires + leeway) return {.why = Finding::kExpired};
   const std::string tenant = tenant_of(claims);
   if (tenant.empty() || !keys_.have_signed(token)) return {};
-  return {Finding::kGood, tenant, *expires + leeway};
+  return {Finding::kValid, tenant, *expires + leeway};
 }
 
 std::string TokenIssuer::tenant_of(const json& claims) const {
@@ -44,7 +44,7 @@ std::string TokenIssuer::tenant_of(const json& claims) const {
   return is_tenant_name(name) ? name : "";
 }
 
-bool TokenIssuer::is_meant_for_us(const json& claims) const {
+bool TokenIssuer::has_our_audience(const json& claims) const {
   const auto audience = claims.find("aud");
   if (audience == claims.end()) return false;
   if (!audience->is_array()) return *audience == settings_.audience;

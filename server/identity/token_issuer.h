@@ -8,21 +8,21 @@
 
 namespace recurve {
 
-// Who makes tokens that this server takes, as the file of keys names it.
+// An issuer of tokens that the keys file names.
 class TokenIssuer {
  public:
-  // jwks: what the file of its keys says. Throws std::runtime_error with a sentence.
+  // jwks: the content of that file. Throws std::runtime_error with a sentence.
   TokenIssuer(KeyFile::Issuer settings, std::string_view jwks);
 
-  enum class Finding { kGood, kWrong, kExpired };
+  enum class Finding { kValid, kWrong, kExpired };
   struct Found {
     Finding why = Finding::kWrong;
-    std::string tenant = {};  // whose token it is, where it is good
-    double until = 0;         // seconds of the system's clock
+    std::string tenant = {};  // of a valid token
+    double until = 0;         // seconds of the system clock
   };
-  // claims: what the token says. It must be meant for the server ("aud"), have a time from which it
-  // is of no use any more ("exp"), be of use yet ("nbf"), say whose it is, and at last, as that
-  // costs the most, be signed by one of the issuer's keys; clocks may differ by kLeeway.
+  // claims: those of the token. It must be intended for the server ("aud"), have an expiry that has
+  // not passed ("exp"), be valid already ("nbf"), name the tenant, and be signed by one of the
+  // issuer's keys, which is checked last as it costs the most. Clocks may differ by kLeeway.
   // Thread-safe.
   Found find(const SignedToken& token, const nlohmann::json& claims, KeyTime now) const;
 
@@ -30,8 +30,8 @@ class TokenIssuer {
   const KeyFile::Issuer& settings() const { return settings_; }
 
  private:
-  bool is_meant_for_us(const nlohmann::json& claims) const;
-  // Empty: nobody's.
+  bool has_our_audience(const nlohmann::json& claims) const;
+  // Empty: the token names no tenant.
   std::string tenant_of(const nlohmann::json& claims) const;
 
   const KeyFile::Issuer settings_;

@@ -18,8 +18,8 @@ constexpr size_t kMostTokenBytes = 8192;
 constexpr size_t kMostKeys = 64;
 constexpr size_t kLeastBits = 2048;  // of RSA
 
-// Of RFC 7515, section 2: at least a byte, and no padding. The library ends the program where there
-// is a letter too many.
+// RFC 7515, section 2: at least a byte, and no padding. The library ends the process at an invalid
+// length.
 bool is_base64_url(std::string_view text) {
   return !text.empty() && text.size() % 4 != 1 && std::ranges::all_of(text, [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
@@ -27,7 +27,7 @@ bool is_base64_url(std::string_view text) {
   });
 }
 
-// The text has the form of a token. Null: it is none all the same.
+// For a text of the form of a token. Null: it is malformed.
 std::shared_ptr<cjose_jws_t> import(std::string_view token) {
   cjose_err ignored{};
   return {cjose_jws_import(token.data(), token.size(), &ignored), [](cjose_jws_t* made) {
@@ -35,14 +35,14 @@ std::shared_ptr<cjose_jws_t> import(std::string_view token) {
           }};
 }
 
-// Of the header; empty: it has none that is a string.
+// A header field; empty: it is missing or not a string.
 std::string header_of(cjose_jws_t* token, const char* name) {
   cjose_err ignored{};
   const char* value = cjose_header_get(cjose_jws_get_protected(token), name, &ignored);
   return value != nullptr ? value : "";
 }
 
-// What must be understood is said there, and none of it is (RFC 7515, section 4.1.11).
+// "crit" names extensions that must be understood (RFC 7515, section 4.1.11); none is.
 bool is_critical(cjose_jws_t* token) {
   cjose_err ignored{};
   char* value = cjose_header_get_raw(cjose_jws_get_protected(token), "crit", &ignored);
@@ -55,7 +55,7 @@ std::string string_of(const json& object, const char* name) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-// Whether all numbers that the library reads of a key are some.
+// Whether all numbers that the library reads from a key are valid.
 bool has_numbers(const json& key) {
   constexpr std::array kNames = {"n", "e", "x", "y", "p", "q", "dp", "dq", "qi"};
   return std::ranges::all_of(kNames, [&](const char* name) {
@@ -63,7 +63,7 @@ bool has_numbers(const json& key) {
   });
 }
 
-// For which a key may be used; empty: for none that is known.
+// The algorithms that a key may be used for; empty: no supported one.
 std::set<std::string> algorithms_of(const json& key) {
   std::set<std::string> all;
   const std::string kind = string_of(key, "kty"), curve = string_of(key, "crv");
@@ -111,11 +111,11 @@ std::string SignedToken::claims() const {
   size_t size = 0;
   cjose_err ignored{};
   if (!cjose_jws_get_plaintext(parts_->read.get(), &text, &size, &ignored)) return "";
-  return {reinterpret_cast<const char*>(text), size};  // the token's own memory
+  return {reinterpret_cast<const char*>(text), size};  // the token owns the memory
 }
 
 struct TokenKeys::Key {
-  std::string id;  // empty: it has none
+  std::string id;  // empty: none
   std::set<std::string> algorithms;
   std::shared_ptr<cjose_jwk_t> key;
 };
@@ -123,15 +123,14 @@ struct TokenKeys::Key {
 TokenKeys::TokenKeys(std::string_view jwks) {
   const json all = json::parse(jwks, nullptr, false);
   if (!all.is_object() || !all.contains("keys") || !all["keys"].is_array()) {
-    throw std::runtime_error("it must be JSON with \"keys\", a list, as RFC 7517 has a JWKS");
+    throw std::runtime_error("it must be a JWKS (RFC 7517): JSON with a list \"keys\"");
   }
   for (const json& one : all["keys"]) {
     if (!one.is_object()) throw std::runtime_error("each of its keys must be an object");
     const std::string id = string_of(one, "kid");
     if (one.contains("d")) {
-      throw std::runtime_error(fmt::format(
-          "key \"{}\" is a private one, with which anybody could sign: leave public ones there",
-          id));
+      throw std::runtime_error(
+          fmt::format("key \"{}\" is private: the file must have public keys only", id));
     }
     std::set<std::string> algorithms = algorithms_of(one);
     if (algorithms.empty()) continue;
@@ -150,12 +149,12 @@ TokenKeys::TokenKeys(std::string_view jwks) {
     const size_t bits = cjose_jwk_get_keysize(key.key.get(), &error);
     if (rsa && bits < kLeastBits) {
       throw std::runtime_error(
-          fmt::format("key \"{}\" has {} bits, wanted {} at least", id, bits, kLeastBits));
+          fmt::format("key \"{}\" has {} bits, expected at least {}", id, bits, kLeastBits));
     }
   }
   if (keys_.empty() || keys_.size() > kMostKeys) {
     throw std::runtime_error(fmt::format(
-        "it has {} keys of RSA and of the curves P-256, P-384 and P-521 that sign, wanted 1 to {}",
+        "it has {} signing keys of RSA and the curves P-256, P-384 and P-521, expected 1 to {}",
         keys_.size(), kMostKeys));
   }
 }
@@ -163,7 +162,7 @@ TokenKeys::TokenKeys(std::string_view jwks) {
 TokenKeys::~TokenKeys() = default;
 TokenKeys::TokenKeys(TokenKeys&&) noexcept = default;
 
-// The library looks at what it has read once, so that each further key has a copy of its own.
+// The library verifies a parsed token once, so each further key gets a copy.
 bool TokenKeys::have_signed(const SignedToken& token) const {
   cjose_jws_t* const read = token.parts_->read.get();
   if (is_critical(read)) return false;

@@ -7,19 +7,19 @@
 
 namespace recurve {
 
-// Whether a text has the form of a JSON Web Token that is signed (RFC 7519, RFC 7515 section 3.1):
-// three parts of letters of URL-safe base64, between dots. No key has.
+// Whether a text has the form of a signed JSON Web Token (RFC 7519, RFC 7515 section 3.1): three
+// parts of URL-safe base64 separated by dots. Keys do not have this form.
 bool is_token(std::string_view text);
 
-// A token as it came, read once; what it says is not verified.
+// A parsed token whose signature is not verified.
 class SignedToken {
  public:
-  // Nothing where it is none.
+  // Nothing for a malformed token.
   static std::optional<SignedToken> read(std::string_view token);
   ~SignedToken();
   SignedToken(SignedToken&&) noexcept;
 
-  // What it says, whoever has signed it: JSON, as it should be.
+  // The claims, not verified; JSON in a well-formed token.
   std::string claims() const;
 
  private:
@@ -30,10 +30,10 @@ class SignedToken {
   std::unique_ptr<Parts> parts_;
 };
 
-// The public keys of who signs tokens: a JWKS (RFC 7517). A key is for the algorithms of its own
-// kind alone: RS256 to RS512 and PS256 to PS512 of RSA, ES256, ES384 or ES512 of its curve, and
-// where it has an "alg" for that one. So no token chooses how it is looked at, and "none" and
-// passwords (HS256) sign nothing. Keys of other kinds and those for encryption are left.
+// The public keys of an issuer: a JWKS (RFC 7517). A key is used only for the algorithms of its
+// type: RS256 to RS512 and PS256 to PS512 for RSA; ES256, ES384 or ES512 for its curve; and only
+// for its "alg", if it has one. So a token cannot choose how it is verified, and "none" and shared
+// secrets (HS256) are never valid. Keys of other types and keys for encryption are ignored.
 class TokenKeys {
  public:
   // Throws std::runtime_error with a sentence.
@@ -41,11 +41,11 @@ class TokenKeys {
   ~TokenKeys();
   TokenKeys(TokenKeys&&) noexcept;
 
-  // A token that does not say which key it is of ("kid") is tried with so many of those of its
-  // algorithm, so that a stranger's costs no more.
+  // A token without a "kid" is tried with at most so many keys of its algorithm, to bound the cost
+  // of invalid tokens.
   static constexpr int kMostTried = 4;
-  // Whether one of them has signed it; to be asked once of a token. Only keys that it may be of, by
-  // its algorithm and its "kid", are tried. Thread-safe.
+  // Whether one of the keys with its algorithm and "kid" has signed the token. Call once per token.
+  // Thread-safe.
   bool have_signed(const SignedToken& token) const;
 
  private:

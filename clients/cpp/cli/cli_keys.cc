@@ -8,7 +8,7 @@
 
 #include "clients/cpp/cli/cli.h"
 #include "clients/cpp/cli/cli_io.h"
-#include "server/identity/key_store.h"
+#include "server/identity/key_file.h"
 
 namespace recurve {
 namespace {

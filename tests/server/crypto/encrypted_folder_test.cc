@@ -68,7 +68,7 @@ class EncryptedFolder : public ::testing::Test {
     return all;
   }
 
-  // Names of the files of tenants' keys.
+  // The files of tenants' keys.
   std::vector<std::string> key_files() {
     std::vector<std::string> names;
     for (const auto& [name, bytes] : all_of(folder_.path())) {
@@ -76,7 +76,7 @@ class EncryptedFolder : public ::testing::Test {
     }
     return names;
   }
-  // A state of a tenant, in a segment of its own.
+  // A tenant's state in a separate segment.
   static void append_of(FileSystem& folder, const std::string& name, const std::string& tenant,
                         const std::string& text) {
     const std::string_view half = std::string_view(text).substr(0, text.size() / 2);
@@ -89,7 +89,7 @@ class EncryptedFolder : public ::testing::Test {
   std::mt19937 random_{3};
 };
 
-TEST_F(EncryptedFolder, GivesBackWhatWasWritten) {
+TEST_F(EncryptedFolder, ReadsWhatWasWritten) {
   std::string text;
   {
     const auto folder = open({key(1)});
@@ -108,7 +108,7 @@ TEST_F(EncryptedFolder, GivesBackWhatWasWritten) {
   }
 }
 
-TEST_F(EncryptedFolder, ReadsWhatIsStillBeingWritten) {
+TEST_F(EncryptedFolder, ReadsAGrowingFile) {
   const auto folder = open({key(1)});
   const auto writer = folder->create("segment-1");
   const auto reader = folder->open("segment-1");
@@ -121,7 +121,7 @@ TEST_F(EncryptedFolder, ReadsWhatIsStillBeingWritten) {
   EXPECT_THROW(read(*early, 1, 6), std::system_error);
 }
 
-TEST_F(EncryptedFolder, HasNothingToBeRead) {
+TEST_F(EncryptedFolder, HasNoPlainText) {
   const auto folder = open({key(1)});
   for (const char* name : {"state-1", "state-2"}) {
     const auto writer = folder->create(name);
@@ -133,13 +133,13 @@ TEST_F(EncryptedFolder, HasNothingToBeRead) {
     const std::string raw(32, '\1');
     EXPECT_EQ(bytes.find(raw), std::string::npos) << name;
   }
-  // The same text twice in a file, or in two files, is nowhere the same.
+  // Equal texts in one file or in two differ when encrypted.
   const std::string one = files.at("state-1"), two = files.at("state-2");
   EXPECT_NE(one.substr(24), two.substr(24));
   EXPECT_NE(one.substr(28, 33), one.substr(28 + 33 + 16 + 4, 33));
 }
 
-TEST_F(EncryptedFolder, FindsEachByteThatWasChanged) {
+TEST_F(EncryptedFolder, DetectsEachChangedByte) {
   std::string text;
   {
     const auto folder = open({key(1)});
@@ -155,7 +155,7 @@ TEST_F(EncryptedFolder, FindsEachByteThatWasChanged) {
   }
 }
 
-TEST_F(EncryptedFolder, EndsWhereAPieceWasCutOff) {
+TEST_F(EncryptedFolder, EndsBeforeAnIncompletePiece) {
   {
     const auto folder = open({key(1)});
     const auto writer = folder->create("journal-1");
@@ -176,7 +176,7 @@ TEST_F(EncryptedFolder, EndsWhereAPieceWasCutOff) {
   }
 }
 
-TEST_F(EncryptedFolder, TakesANewKeyWithoutTouchingAState) {
+TEST_F(EncryptedFolder, ReplacesAKeyWithoutChangingAState) {
   std::string text;
   {
     const auto folder = open({key(1)});
@@ -196,19 +196,19 @@ TEST_F(EncryptedFolder, TakesANewKeyWithoutTouchingAState) {
   EXPECT_THAT(error_of([&] { open({key(1)}); }), HasSubstr("--state-keys"));
 }
 
-TEST_F(EncryptedFolder, SealsEachTenantsWithItsOwnKey) {
+TEST_F(EncryptedFolder, SealsEachTenantsDataWithItsKey) {
   const std::string text(200'000, 'x');
   {
     const auto folder = open({key(1)});
     const auto writer = folder->create("segment-1");
-    writer->append("nobody's");
+    writer->append("folder's");
     writer->append_of("alice", std::array<std::string_view, 2>{"of Alice", text});
     writer->append_of("benjamin", std::array<std::string_view, 1>{"of Bob"});
     writer->append_of("alice", std::array<std::string_view, 1>{"again"});
-    writer->append("nobody's");
+    writer->append("folder's");
   }
   EXPECT_EQ(key_files().size(), 2u);
-  const std::string all = "nobody'sof Alice" + text + "of Bobagainnobody's";
+  const std::string all = "folder'sof Alice" + text + "of Bobagainfolder's";
   const auto folder = open({key(1)});
   const auto reader = folder->open("segment-1");
   ASSERT_EQ(reader->bytes(), all.size());
@@ -217,14 +217,14 @@ TEST_F(EncryptedFolder, SealsEachTenantsWithItsOwnKey) {
     const size_t at = random_() % all.size();
     ASSERT_EQ(read(*reader, at, std::min<size_t>(20, all.size() - at)), all.substr(at, 20));
   }
-  // Names so long that sealed bytes are not theirs by chance.
+  // Names long enough not to occur in sealed bytes by chance.
   for (const auto& [name, bytes] : all_of(folder_.path())) {
     EXPECT_EQ(bytes.find("alice"), std::string::npos) << name;
     EXPECT_EQ(bytes.find("benjamin"), std::string::npos) << name;
   }
 }
 
-TEST_F(EncryptedFolder, DoesNotReadWithoutItsTenantsKeyAndReadsOnceThatIsBack) {
+TEST_F(EncryptedFolder, ReadsATenantsDataOnlyWithItsKey) {
   const auto folder = open({key(1)});
   append_of(*folder, "state-1", "alice", "of Alice");
   const std::string alice = key_files().at(0);
@@ -240,7 +240,7 @@ TEST_F(EncryptedFolder, DoesNotReadWithoutItsTenantsKeyAndReadsOnceThatIsBack) {
     EXPECT_THROW(read(*reader, 0, 8), KeyMissing);
   }
   EXPECT_EQ(read(*folder->open("state-2"), 0, 6), "of Bob");
-  // What is written meanwhile has a key of its own, and both are there in the end.
+  // Data written in the meantime has a new key, and both can be read in the end.
   append_of(*folder, "state-3", "alice", "anew");
   EXPECT_EQ(read(*folder->open("state-3"), 0, 4), "anew");
   EXPECT_THROW(read(*folder->open("state-1"), 0, 8), KeyMissing);
@@ -249,17 +249,17 @@ TEST_F(EncryptedFolder, DoesNotReadWithoutItsTenantsKeyAndReadsOnceThatIsBack) {
   EXPECT_EQ(read(*folder->open("state-3"), 0, 4), "anew");
 }
 
-TEST_F(EncryptedFolder, CarriesWhatItCannotReadToAnotherFile) {
+TEST_F(EncryptedFolder, CopiesUnreadableDataToAnotherFile) {
   const std::string text(150'000, 'y');
   const auto folder = open({key(1)});
   {
     const auto writer = folder->create("segment-1");
-    writer->append("nobody's");
+    writer->append("folder's");
     writer->append_of("alice", std::array<std::string_view, 2>{"of Alice", text});
   }
   const auto from = folder->open("segment-1");
   const auto writer = folder->create("segment-2");
-  // As a whole, or not at all.
+  // A whole part, or none.
   for (const auto& [offset, bytes] : {std::pair{9u, 100u}, {0u, 20u}, {70'000u, 80'008u}}) {
     EXPECT_THROW(writer->append_from(*from, offset, bytes), std::system_error);
   }
@@ -270,13 +270,13 @@ TEST_F(EncryptedFolder, CarriesWhatItCannotReadToAnotherFile) {
 
   const auto carried = folder->open("segment-2");
   EXPECT_EQ(carried->bytes(), 16 + text.size());
-  EXPECT_EQ(read(*carried, 8 + text.size(), 8), "nobody's");
+  EXPECT_EQ(read(*carried, 8 + text.size(), 8), "folder's");
   EXPECT_THROW(read(*carried, 0, 8), KeyMissing);
   fs::rename(other_ / alice, folder_ / alice);
   EXPECT_EQ(read(*carried, 0, 8 + text.size()), "of Alice" + text);
 }
 
-TEST_F(EncryptedFolder, NamesAWrappedKeyThatWasChangedOrExchanged) {
+TEST_F(EncryptedFolder, NamesAModifiedOrExchangedKey) {
   {
     const auto folder = open({key(1)});
     append_of(*folder, "state-1", "alice", "of Alice");
@@ -284,7 +284,7 @@ TEST_F(EncryptedFolder, NamesAWrappedKeyThatWasChangedOrExchanged) {
   }
   const std::string name = key_files().at(0), other = key_files().at(1);
   const std::string whole = bytes_of(folder_ / name), others = bytes_of(folder_ / other);
-  const auto said = [&](const std::string& wrapped) {
+  const auto error_with = [&](const std::string& wrapped) {
     std::ofstream(folder_ / name, std::ios::binary) << wrapped;
     const auto folder = open({key(1)});
     std::string all;
@@ -292,7 +292,7 @@ TEST_F(EncryptedFolder, NamesAWrappedKeyThatWasChangedOrExchanged) {
       try {
         read(*folder->open(state), 0, 6);
       } catch (const KeyMissing& error) {
-        EXPECT_EQ(all, "") << "the other one is there";
+        EXPECT_EQ(all, "") << "the other key works";
         all = error.what();
       }
     }
@@ -301,14 +301,14 @@ TEST_F(EncryptedFolder, NamesAWrappedKeyThatWasChangedOrExchanged) {
   for (size_t at = 0; at < whole.size(); ++at) {
     std::string changed = whole;
     changed[at] = static_cast<char>(changed[at] ^ 0x10);
-    ASSERT_THAT(said(changed), HasSubstr(name)) << "byte " << at;
-    ASSERT_THAT(said(whole.substr(0, at)), HasSubstr(name)) << "cut off at " << at;
+    ASSERT_THAT(error_with(changed), HasSubstr(name)) << "byte " << at;
+    ASSERT_THAT(error_with(whole.substr(0, at)), HasSubstr(name)) << "cut off at " << at;
   }
-  EXPECT_THAT(said(others), AllOf(HasSubstr(name), HasSubstr(other), HasSubstr("another name")));
-  EXPECT_EQ(said(whole), "");
+  EXPECT_THAT(error_with(others), AllOf(HasSubstr(name), HasSubstr(other), HasSubstr("a copy of")));
+  EXPECT_EQ(error_with(whole), "");
 }
 
-TEST_F(EncryptedFolder, HasItsKeysReplacedAndDroppedWhileItIsUsed) {
+TEST_F(EncryptedFolder, AllowsReplacingAndRemovingKeysWhileInUse) {
   make_state_keys(keys_);
   const std::vector<SecretKey> first = read_state_keys(keys_);
   EXPECT_THAT(error_of([&] { make_state_keys(keys_); }), HasSubstr("rotate"));
@@ -341,7 +341,7 @@ TEST_F(EncryptedFolder, HasItsKeysReplacedAndDroppedWhileItIsUsed) {
   EXPECT_THAT(error_of([&] { open(first); }), HasSubstr("--state-keys"));
 }
 
-TEST_F(EncryptedFolder, HasAllItsKeysReplacedOrNone) {
+TEST_F(EncryptedFolder, ReplacesAllKeysOrNone) {
   {
     const auto folder = open({key(1)});
     append_of(*folder, "state-1", "alice", "of Alice");
@@ -354,7 +354,7 @@ TEST_F(EncryptedFolder, HasAllItsKeysReplacedOrNone) {
   EXPECT_THAT(read_state_keys(keys_), ::testing::ElementsAre(key(1)));
 }
 
-// As a server wrote it whose folders had one key for all, with the operator's key(1).
+// Written by a server with one key per folder, with the operator's key(1).
 constexpr std::string_view kStateKeyOfBefore =
     "5243525643525054000102030405060708090a0b0c0d0e0f6b4d78f7988e727eb460d4c0d3e8eae2da148097"
     "d9d78683eced4dc85c2a8230c1ee80e022828d7dd69c524799d09956";
@@ -363,23 +363,23 @@ constexpr std::string_view kSegmentOfBefore =
     "8d3a5102b9cfa81d0369da77b889c1230a000000c6ef022a4dab92f98e7d5f5b1a55142fa881ef877cd0497c"
     "0bd3";
 
-TEST_F(EncryptedFolder, ReadsAFolderOfBefore) {
+TEST_F(EncryptedFolder, ReadsAFolderOfThePreviousVersion) {
   std::ofstream(folder_ / "state-key", std::ios::binary) << from_hex(kStateKeyOfBefore);
   std::ofstream(folder_ / "segment-1", std::ios::binary) << from_hex(kSegmentOfBefore);
   const auto folder = open({key(1)});
   const auto reader = folder->open("segment-1");
   ASSERT_EQ(reader->bytes(), 26u);
   EXPECT_EQ(read(*reader, 0, 26), "Call me Ishmael.Once upon ");
-  // It is carried to other files under the folder's key, and tenants' come beside it.
+  // It is copied to other files under the folder's key; tenants' data is added.
   const auto writer = folder->create("segment-2");
   writer->append_from(*reader, 16, 10);
   writer->append_of("alice", std::array<std::string_view, 1>{"a time"});
   EXPECT_EQ(read(*folder->open("segment-2"), 0, 16), "Once upon a time");
 }
 
-// Power is lost after each call that there is: what was acknowledged can be read, with keys that
-// are there; a tenant's key that is missing costs nobody's state, and its own come back with it.
-TEST_F(EncryptedFolder, HasTheKeysOfAllThatWasAcknowledgedWheneverPowerIsLost) {
+// Power fails after each call: acknowledged data can be read with the keys present; a missing
+// tenant's key hides only that tenant's states, and restoring it makes them readable.
+TEST_F(EncryptedFolder, HasTheKeysOfAcknowledgedDataAfterAnyPowerFailure) {
   using namespace ::recurve::testing;
   std::ofstream(keys_) << to_text(std::vector{key(1)});
   const auto open_store = [&](std::shared_ptr<RecordingDisk> disk) {
@@ -416,7 +416,7 @@ TEST_F(EncryptedFolder, HasTheKeysOfAllThatWasAcknowledgedWheneverPowerIsLost) {
   }
 }
 
-TEST_F(EncryptedFolder, SetsNothingAsideForAMissingKey) {
+TEST_F(EncryptedFolder, SetsNoFileAsideForAMissingKey) {
   using namespace ::recurve::testing;
   StateStore::Options small = options();
   std::ofstream(keys_) << to_text(std::vector{key(1)});
@@ -442,7 +442,7 @@ TEST_F(EncryptedFolder, SetsNothingAsideForAMissingKey) {
       ++sealed;
     });
     EXPECT_GT(sealed, 3);
-    // What others do meanwhile moves them, too.
+    // Concurrent changes move them too.
     Workload workload(store, /*tenants=*/true);
     for (int i = 0; i < 6; ++i) workload.commit({{"often"}});
     while (store.tidy()) continue;
@@ -457,8 +457,8 @@ TEST_F(EncryptedFolder, SetsNothingAsideForAMissingKey) {
   EXPECT_EQ(found, before);
 }
 
-// Its journal may be damaged as one that is not encrypted: the copy has what is missing, and where
-// that is damaged too, the rest is read.
+// A damaged journal is read from its copy, as without encryption; if that is damaged too, the rest
+// is read.
 TEST_F(EncryptedFolder, ReadsADamagedJournalFromItsCopy) {
   using namespace ::recurve::testing;
   std::ofstream(keys_) << to_text(std::vector{key(1)});
@@ -504,7 +504,7 @@ TEST_F(EncryptedFolder, ReadsADamagedJournalFromItsCopy) {
   EXPECT_EQ(store->damage().in_doubt, 2);
 }
 
-TEST_F(EncryptedFolder, IsNotMixedWithWhatIsNotEncrypted) {
+TEST_F(EncryptedFolder, RefusesAFolderThatIsNotEncrypted) {
   {
     const auto plain = open_folder(folder_.path());
     plain->create("journal-1")->append("text");
@@ -516,7 +516,7 @@ TEST_F(EncryptedFolder, IsNotMixedWithWhatIsNotEncrypted) {
   EXPECT_TRUE(is_encrypted(*open_folder(folder_.path())));
 }
 
-TEST_F(EncryptedFolder, ReadsAFileOfKeys) {
+TEST_F(EncryptedFolder, ReadsAKeysFile) {
   const auto file = folder_ / "keys";
   const std::string one(64, '1'), two(64, 'a');
   std::ofstream(file) << one << "\n" << two << "\n";
@@ -525,7 +525,7 @@ TEST_F(EncryptedFolder, ReadsAFileOfKeys) {
     std::ofstream(file) << wrong;
     const std::string said = error_of([&] { read_state_keys(file); });
     EXPECT_THAT(said, HasSubstr("--state-keys"));
-    EXPECT_EQ(said.find(one), std::string::npos) << "no key is said";
+    EXPECT_EQ(said.find(one), std::string::npos) << "no key is in the error";
   }
 }
 

@@ -1,4 +1,4 @@
-// Files of keys, and who a server takes for whom by them.
+// Keys files, and the callers that a server identifies by them.
 #include "server/identity/keyring.h"
 
 #include <fmt/format.h>
@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "server/identity/key_store.h"
+#include "server/identity/key_file.h"
 #include "server/identity/tenants.h"
 
 namespace recurve {
@@ -52,7 +52,7 @@ std::string problem_of(const std::string& text) {
   return "";
 }
 
-TEST_F(KeyringTest, AKeyIsKnownAndItsFileHasNothingOfItButAHash) {
+TEST_F(KeyringTest, AKeyIsKnownAndItsFileHasOnlyAHash) {
   const std::string key = add("alice", Role::kObserver);
   EXPECT_EQ(key.size(), 60U);
   const std::string secret = key.substr(key.size() - 43);
@@ -65,14 +65,14 @@ TEST_F(KeyringTest, AKeyIsKnownAndItsFileHasNothingOfItButAHash) {
   EXPECT_EQ(found.identity.role, Role::kObserver);
 }
 
-// FIPS 180-2's own example.
+// The example of FIPS 180-2.
 TEST_F(KeyringTest, TheHashIsSha256) {
   const KeyHash hash = hash_of("abc");
   EXPECT_EQ(fmt::format("{:02x}", fmt::join(hash, "")),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
-TEST_F(KeyringTest, WhoIsAStrangerAndWhy) {
+TEST_F(KeyringTest, UnknownCallersAndWhy) {
   const std::string key = add("alice");
   const std::string old = add("alice", Role::kUser, KeyTime(std::chrono::seconds(1)));
   Keyring keys(path_);
@@ -95,11 +95,11 @@ TEST_F(KeyringTest, WhoIsAStrangerAndWhy) {
   EXPECT_EQ(why(wrong), Finding::kUnknownKey);
   EXPECT_EQ(why(old), Finding::kExpiredKey);
   EXPECT_EQ(why("", "CN=me"), Finding::kUnknownCertificate);
-  // A key that is wrong is not made good by a certificate.
+  // A certificate does not replace a wrong key.
   EXPECT_EQ(why(wrong, "CN=me"), Finding::kUnknownKey);
 }
 
-TEST_F(KeyringTest, ATenantHasSeveralKeysAndOneIsTakenAway) {
+TEST_F(KeyringTest, ATenantHasSeveralKeysAndOneIsRemoved) {
   const std::string first = add("alice"), second = add("alice"), other = add("bob");
   {
     Keyring keys(path_);
@@ -133,7 +133,7 @@ TEST_F(KeyringTest, CertificatesAndLimitsAreRead) {
   EXPECT_EQ(me.limits.host_bytes, 5'000'000'000);
   EXPECT_EQ(me.limits.disk_bytes, 0);
   EXPECT_EQ(std::string_view(me.key_id), "certificate");
-  // What is added leaves all of it there.
+  // Adding a key keeps all of it.
   add("alice");
   Keyring after(path_);
   const Identity later = after.find("", "CN=me,O=we").identity;
@@ -143,8 +143,8 @@ TEST_F(KeyringTest, CertificatesAndLimitsAreRead) {
   EXPECT_EQ(later.limits.disk_bytes, 0);
 }
 
-TEST_F(KeyringTest, WhatIsWrongWithAFileIsNamed) {
-  EXPECT_THAT(problem_of("keys"), HasSubstr("no JSON"));
+TEST_F(KeyringTest, ErrorsOfAFileAreNamed) {
+  EXPECT_THAT(problem_of("keys"), HasSubstr("not JSON"));
   EXPECT_THAT(problem_of("[]"), HasSubstr("must be an object"));
   EXPECT_THAT(problem_of(R"({"key": []})"), HasSubstr("\"key\""));
   EXPECT_THAT(problem_of(R"({"keys": {}})"), HasSubstr("\"keys\" must be a list"));
@@ -158,13 +158,13 @@ TEST_F(KeyringTest, WhatIsWrongWithAFileIsNamed) {
   EXPECT_THAT(problem_of("{\"keys\": [{" + key + R"(, "role": "root"}]})"), HasSubstr("\"root\""));
   EXPECT_THAT(problem_of("{\"keys\": [{" + key + R"(, "expires": "soon"}]})"),
               HasSubstr("2026-12-31"));
-  EXPECT_THAT(problem_of("{\"keys\": [{" + key + "}, {" + key + "}]}"), HasSubstr("another's"));
+  EXPECT_THAT(problem_of("{\"keys\": [{" + key + "}, {" + key + "}]}"), HasSubstr("not unique"));
   EXPECT_FALSE(time_from("2026-02-30T00:00:00Z"));
   EXPECT_EQ(to_text(*time_from("2026-02-28T01:02:03Z")), "2026-02-28T01:02:03Z");
 }
 
-// Each of several processes, and so each of several threads, has its turn: no key is lost.
-TEST_F(KeyringTest, KeysThatAreMadeAtOnceAreAllThere) {
+// Concurrent processes, and threads too, wait for each other: no key is lost.
+TEST_F(KeyringTest, KeysAddedConcurrentlyAreAllInTheFile) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {

@@ -1,4 +1,4 @@
-// Streams that their clients cancel, at every point that a client can tell from another.
+// Streams cancelled at every step that a client can distinguish.
 #include <gmock/gmock.h>
 
 #include <atomic>
@@ -12,7 +12,7 @@ namespace recurve::cancel_test {
 
 using inference::GRPCInferenceService;
 
-// How far a client goes: it cancels instead of the step that comes after so many.
+// The step at which a client cancels.
 class Steps {
  public:
   Steps(grpc::ClientContext& context, int most) : context_(context), most_(most) {}
@@ -28,7 +28,7 @@ class Steps {
   int done_ = 0;
 };
 
-// One kind of client: does what it does as far as it goes, to the end of its call.
+// A kind of client: runs its call up to the step, and waits for its end.
 using Client = std::function<grpc::Status(grpc::ClientContext& context, Steps& steps)>;
 
 class CancelTest : public RpcFixture {
@@ -101,7 +101,7 @@ class CancelTest : public RpcFixture {
     };
   }
 
-  // How many steps it takes where nothing is cancelled.
+  // The number of steps without a cancel.
   int steps_of(const Client& client) {
     grpc::ClientContext context;
     Steps steps(context, 1'000'000);
@@ -114,7 +114,7 @@ class CancelTest : public RpcFixture {
     Steps steps(context, most);
     client(context, steps);
   }
-  // Several at a time, of which each is at another point.
+  // Several at a time, each at another step.
   void cancel_everywhere(const Client& client, int rounds) {
     const int points = steps_of(client);
     std::atomic<int> next = 0;

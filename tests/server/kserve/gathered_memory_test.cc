@@ -1,5 +1,5 @@
-// What an answer takes that is gathered, of whichever frontend: at most what was taken for it of
-// the budget before it started.
+// Memory of an answer that a frontend sends as a whole: at most what was reserved before it
+// started.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -23,8 +23,8 @@ namespace recurve::gathered_memory_test {
 using nlohmann::json;
 using testing::HttpClient;
 
-// Each id with so many bytes, of the kind that takes most of each form: characters that JSON
-// escapes, or bytes that are not UTF-8.
+// Token texts of the most expensive kind for each form: characters that JSON escapes, or bytes that
+// are not UTF-8.
 class WideTokenizer final : public Tokenizer {
  public:
   WideTokenizer(size_t bytes, char of) {
@@ -66,7 +66,7 @@ struct Texts {
 
 class GatheredMemory : public RpcFixture {
  protected:
-  // So many that the answer is most of what a call takes.
+  // Enough that the answer is most of a call's memory.
   static constexpr int tokens(int top) { return top < 0 ? 4000 : 100; }
 
   void serve(const Texts& texts) {
@@ -90,7 +90,7 @@ class GatheredMemory : public RpcFixture {
     ask("/v1/completions", {{"prompt", "p"}, {"max_tokens", 1}});
   }
 
-  // The most that was live at once beyond what was before.
+  // The peak of live memory above that before.
   template <typename Call>
   int64_t taken_by(const Call& call) {
     const testing::MostLiveBytes most;
@@ -105,7 +105,7 @@ class GatheredMemory : public RpcFixture {
     client.post(path, body, "Connection: close\r\n");
     EXPECT_EQ(client.read_status(), 200) << path << body;
   }
-  // Beside what every call takes, whatever it asks for.
+  // In addition to what every call takes.
   void expect_held(const std::string& what, int64_t taken) {
     constexpr int64_t kCall = 1 << 20;
     EXPECT_GT(held_, 0) << what;
@@ -118,7 +118,7 @@ class GatheredMemory : public RpcFixture {
     http_.reset();
     server_.reset();
   }
-  // Of what comes back, the client has one copy.
+  // The client has one copy of the response.
   void call(const char* method, const google::protobuf::Message& request) {
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(-1);
@@ -141,7 +141,7 @@ class GatheredMemory : public RpcFixture {
 
 constexpr Texts kTexts[] = {{4, 'a'}, {32, '\xff'}, {128, '\xff'}, {128, '\x01'}, {128, 'a'}};
 
-TEST_F(GatheredMemory, OfHttpIsHeld) {
+TEST_F(GatheredMemory, OfHttpIsReserved) {
   for (const Texts& texts : kTexts) {
     serve(texts);
     for (const int top : {-1, 20}) {
@@ -166,8 +166,8 @@ TEST_F(GatheredMemory, OfHttpIsHeld) {
   }
 }
 
-// What is repeated of a prompt, scored or not, for each choice, and in a stream too.
-TEST_F(GatheredMemory, OfPromptsIsHeld) {
+// A prompt that is repeated per choice, with and without log-probabilities, and in a stream too.
+TEST_F(GatheredMemory, OfPromptsIsReserved) {
   for (const Texts& texts : kTexts) {
     serve(texts);
     for (const int top : {-1, 20}) {
@@ -184,7 +184,7 @@ TEST_F(GatheredMemory, OfPromptsIsHeld) {
   }
 }
 
-TEST_F(GatheredMemory, OfTensorsIsHeld) {
+TEST_F(GatheredMemory, OfTensorsIsReserved) {
   for (const Texts& texts : kTexts) {
     serve(texts);
     for (const int top : {-1, 20}) {
@@ -212,11 +212,11 @@ TEST_F(GatheredMemory, OfTensorsIsHeld) {
   }
 }
 
-// Of one message, whose size is known before it is built.
-TEST_F(GatheredMemory, OfTextsIsHeld) {
+// One message, whose size is known before it is built.
+TEST_F(GatheredMemory, OfTextsIsReserved) {
   for (const Texts& texts : kTexts) {
     serve(texts);
-    // As its texts are written, which is when memory for the answer was taken.
+    // While its texts are written, when memory for the answer is reserved.
     const auto held_by = [&](const auto& ask_for) {
       wide_->on_token = [this] { held_ = std::max(held_.load(), core_->gathered_bytes.used()); };
       const int64_t taken = taken_by(ask_for);

@@ -1,5 +1,5 @@
-// Memory for answers of KServe and of gRPC's unary methods: taken before they start, refused with
-// the numbers, and given back.
+// Memory for answers of KServe and of gRPC's unary methods: reserved before they start, refused
+// with the numbers, and freed.
 #include <gmock/gmock.h>
 
 #include "kserve/v2/inference.grpc.pb.h"
@@ -51,11 +51,11 @@ class GatheredTest : public RpcFixture {
     EXPECT_TRUE(stream->Read(&response));
     return response.error_message();
   }
-  // What others have under way leaves so much.
+  // Reserves all memory but that much.
   ByteBudget::Share all_but(int64_t bytes) {
     return core_->gathered_bytes.take(core_->options.max_gathered_bytes - bytes, 7);
   }
-  // Whose the calls of this test are.
+  // The share of this test's calls.
   TenantId visitor() {
     EXPECT_TRUE(infer(request(1, 1, 0)).ok());
     return engine_->last_request().caller.share();
@@ -67,19 +67,19 @@ class GatheredTest : public RpcFixture {
   std::unique_ptr<inference::GRPCInferenceService::Stub> infer_;
 };
 
-TEST_F(GatheredTest, WhatNobodyCanHaveIsRefusedWithTheNumbers) {
+TEST_F(GatheredTest, AnAnswerOverTheLimitIsRefusedWithTheNumbers) {
   const auto large = request(1'000'000, 8, 20);
   const grpc::Status status = infer(large);
   EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(status.error_message(), HasSubstr(" MB by max_tokens, n and logprobs"));
   EXPECT_THAT(status.error_message(), HasSubstr("at most 128 MB"));
   EXPECT_THAT(streamed_error(large), HasSubstr("at most 128 MB"))
-      << "gathered in a stream of calls";
+      << "a whole answer in a stream of calls";
   EXPECT_EQ(engine_->generated(), 0);
   EXPECT_EQ(core_->gathered_bytes.used(), 0);
 }
 
-TEST_F(GatheredTest, WhatOthersLeaveNoMemoryForIsRefusedForNow) {
+TEST_F(GatheredTest, AnAnswerWithoutFreeMemoryIsRefusedForNow) {
   {
     const ByteBudget::Share others = all_but(1 << 20);
     const grpc::Status status = infer(request(1'000, 1, 20));
@@ -93,14 +93,14 @@ TEST_F(GatheredTest, WhatOthersLeaveNoMemoryForIsRefusedForNow) {
     stream.set_datatype("BOOL");
     stream.add_shape(1);
     stream.mutable_contents()->add_bool_contents(true);
-    EXPECT_EQ(streamed_error(streamed), "") << "a stream gathers nothing";
+    EXPECT_EQ(streamed_error(streamed), "") << "a streamed answer is not stored";
   }
   EXPECT_TRUE(infer(request(1'000, 1, 20)).ok());
   EXPECT_TRUE(all_given_back());
 }
 
-// One tenant's answers leave a part for others.
-TEST_F(GatheredTest, OneClientCannotHaveAll) {
+// Answers of one tenant leave memory for others.
+TEST_F(GatheredTest, OneClientCannotUseAllMemory) {
   const ByteBudget::Share own =
       core_->gathered_bytes.take(core_->options.max_gathered_bytes * 2 / 3, visitor());
   EXPECT_EQ(infer(request(5'000, 1, 20)).error_code(), StatusCode::RESOURCE_EXHAUSTED);
@@ -108,7 +108,7 @@ TEST_F(GatheredTest, OneClientCannotHaveAll) {
   EXPECT_TRUE(of_another);
 }
 
-TEST_F(GatheredTest, IsGivenBackWhereTheCallIsCancelledOrFails) {
+TEST_F(GatheredTest, IsFreedIfTheCallIsCancelledOrFails) {
   for (const bool cancelled : {true, false}) {
     grpc::ClientContext context;
     if (!cancelled) {
@@ -134,8 +134,8 @@ TEST_F(GatheredTest, IsGivenBackWhereTheCallIsCancelledOrFails) {
   EXPECT_TRUE(all_given_back());
 }
 
-// A prompt that the answer repeats for each choice.
-TEST_F(GatheredTest, WhatIsRepeatedOfThePromptCounts) {
+// A prompt that the answer repeats per choice.
+TEST_F(GatheredTest, RepetitionsOfThePromptCount) {
   auto large = request(1, 8, 0);
   large.mutable_inputs(0)->mutable_contents()->set_bytes_contents(0, std::string(3 << 20, 'x'));
   EXPECT_THAT(infer(large).error_message(), HasSubstr("the whole answer may take"));
@@ -174,7 +174,7 @@ TEST_F(GatheredTest, TextsOfOneMessage) {
 
 class InferStreamTest : public GatheredTest {};
 
-TEST_F(InferStreamTest, IsNotReadWhileItHasManyRequests) {
+TEST_F(InferStreamTest, IsNotReadWhileManyRequestsRun) {
   engine_->hold(true);
   constexpr int kSent = 300, kMost = 128;
   grpc::ClientContext context;
@@ -184,7 +184,7 @@ TEST_F(InferStreamTest, IsNotReadWhileItHasManyRequests) {
     stream->WritesDone();
   });
   EXPECT_TRUE(eventually([&] { return core_->under_way() == kMost; }));
-  // What it has read meanwhile, it would have begun before this one.
+  // Requests read in the meantime would have started before this one.
   grpc::ClientContext other;
   v1::TokenizeResponse ids;
   EXPECT_TRUE(inference_->Tokenize(&other, v1::TokenizeRequest(), &ids).ok());

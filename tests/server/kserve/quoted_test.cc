@@ -1,5 +1,5 @@
-// Sentences that quote a client, over gRPC: each text of each message that a client may send, long,
-// with control characters, or not UTF-8.
+// Errors that quote a client, over gRPC: each text of each message, long, with control characters,
+// or not UTF-8.
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/dynamic_message.h>
@@ -38,8 +38,7 @@ Owned new_message(const Descriptor* type) {
   return Owned(google::protobuf::MessageFactory::generated_factory()->GetPrototype(type)->New());
 }
 
-// Of one message what it is in all others like it, where that is more than nothing: what is wrong
-// in the rest of it is then read.
+// A valid value for a field, where it needs one for the rest of the message to be read.
 const std::multimap<std::string, std::string> kGood = {
     {"recurve.v1.GenerateRequest", "text: 'p'"},
     {"recurve.v1.GenerateRequest", "text: 'p' session: 's'"},
@@ -92,7 +91,7 @@ void set_text(const FieldDescriptor* field, const std::string& text, Message* of
 
 std::vector<Mutant> mutants_of(const Message& good, const std::string& text, int levels = 5);
 
-// With one of the messages in the field changed.
+// With one of the messages of the field changed.
 void change_within(const Message& good, const FieldDescriptor* field, const std::string& text,
                    int levels, std::vector<Mutant>* all) {
   const auto* reflection = good.GetReflection();
@@ -163,11 +162,11 @@ class QuotedTest : public RpcFixture {
   }
   void TearDown() override {
     EXPECT_TRUE(generate(text_request("still here")).status.ok());
-    EXPECT_EQ(engine_->last_request().caller.visitor, visitor_) << "by another connection";
+    EXPECT_EQ(engine_->last_request().caller.visitor, visitor_) << "of another connection";
     RpcFixture::TearDown();
   }
 
-  // Sends bytes as the one message of any method. `on_answer` has each message that comes.
+  // Sends bytes as the only message to any method. Calls `on_answer` for each response.
   grpc::Status call(const std::string& path, const std::string& bytes,
                     const std::function<void(const std::string&)>& on_answer) {
     const grpc::internal::RpcMethod rpc(path.c_str(), grpc::internal::RpcMethod::BIDI_STREAMING);
@@ -234,7 +233,7 @@ TEST_F(QuotedTest, EachTextOfEachMessage) {
   EXPECT_GT(refused_, 500);
 }
 
-// What a client's text stands in, in other forms than protobuf's: long, and as long as fits.
+// A client's text in JSON and other forms within a message: long, and as long as fits.
 class QuotedWithinTest : public QuotedTest {
  protected:
   using QuotedTest::expect_readable_of;
@@ -308,7 +307,7 @@ TEST_F(QuotedWithinTest, Messages) {
   EXPECT_GT(refused_, 100);
 }
 
-// Parameters of the request, and of the tensor of them: each that is known, and each that is not.
+// Parameters of the request and of the tensor: known, refused and unknown ones.
 TEST_F(QuotedWithinTest, InferParameters) {
   const json good = {{"temperature", 1},      {"logit_bias", {{"1", 1}}}, {"stop", {"s"}},
                      {"stop_token_ids", {1}}, {"guided_json", kSchema},   {"guided_choice", {"c"}},

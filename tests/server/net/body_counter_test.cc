@@ -20,7 +20,7 @@ std::string frame(uint8_t kind, uint8_t flags, uint32_t stream, const std::strin
   return bytes + payload;
 }
 std::string headers(uint32_t stream) { return frame(kHeadersFrame, kEndHeadersFlag, stream); }
-// Of a message of so many bytes, its head and as many as have come.
+// The head of a message of `size` bytes, and the received part of its body.
 std::string message(uint32_t size, size_t come) {
   std::string bytes(1, '\0');
   for (const int shift : {24, 16, 8, 0}) bytes += static_cast<char>(size >> shift);
@@ -55,11 +55,11 @@ class BodyCounterTest : public ::testing::Test {
   Connection counter_{budget_, kOne};
 };
 
-TEST_F(BodyCounterTest, CountsWhatHasComeUntilTheMessageIsWhole) {
+TEST_F(BodyCounterTest, CountsReceivedBytesUntilTheMessageIsComplete) {
   EXPECT_TRUE(counter_.received(headers(1) + frame(kDataFrame, 0, 1, message(1000, 999))));
   EXPECT_GE(budget_->used(kOne), 999);
   EXPECT_TRUE(counter_.received(frame(kDataFrame, 0, 1, "x" + message(70'000, 0))));
-  EXPECT_EQ(budget_->used(), 0) << "whole, and a next one begins";
+  EXPECT_EQ(budget_->used(), 0) << "complete; the next one begins";
   const std::string most(16'000, 'x');
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(counter_.received(frame(kDataFrame, 0, 1, most)));
   EXPECT_GE(budget_->used(kOne), 64'000);
@@ -67,7 +67,7 @@ TEST_F(BodyCounterTest, CountsWhatHasComeUntilTheMessageIsWhole) {
   EXPECT_EQ(budget_->used(), 0);
 }
 
-TEST_F(BodyCounterTest, AStreamThatEitherSideEndsHoldsNothing) {
+TEST_F(BodyCounterTest, AStreamThatEitherSideEndsFreesItsBytes) {
   const std::string half = frame(kDataFrame, 0, 1, message(1000, 500));
   const std::string next = frame(kDataFrame, 0, 1, std::string(100, 'x'));
   for (const std::string& end : {frame(kResetFrame, 0, 1, "code"), frame(kDataFrame, 1, 1),
@@ -84,20 +84,20 @@ TEST_F(BodyCounterTest, AStreamThatEitherSideEndsHoldsNothing) {
     EXPECT_GT(budget_->used(), 0);
     counter_.sent(end);
     EXPECT_EQ(budget_->used(), 0);
-    EXPECT_TRUE(counter_.received(next)) << "which gRPC lets fall";
+    EXPECT_TRUE(counter_.received(next)) << "which gRPC ignores";
     EXPECT_EQ(budget_->used(), 0);
   }
 }
 
-TEST_F(BodyCounterTest, PaddingIsNoneOfTheMessage) {
+TEST_F(BodyCounterTest, PaddingIsNotPartOfTheMessage) {
   const std::string padded = std::string(1, '\x05') + message(8, 3) + std::string(5, '\0');
   EXPECT_TRUE(counter_.received(headers(1) + frame(kDataFrame, kPaddedFlag, 1, padded)));
-  EXPECT_GT(budget_->used(), 0) << "five are missing, and padding is not them";
+  EXPECT_GT(budget_->used(), 0) << "five bytes are missing, and padding does not count";
   EXPECT_TRUE(counter_.received(frame(kDataFrame, 0, 1, "12345")));
   EXPECT_EQ(budget_->used(), 0);
 }
 
-TEST_F(BodyCounterTest, BytesMayComeInAnyPieces) {
+TEST_F(BodyCounterTest, BytesMayArriveInAnyPieces) {
   std::string all;
   for (uint32_t stream = 1; stream < 9; stream += 2) {
     all += headers(stream) + frame(kDataFrame, 0, stream, message(300, 200)) +
@@ -118,8 +118,8 @@ TEST_F(BodyCounterTest, BytesMayComeInAnyPieces) {
   }
 }
 
-// However many streams it takes for them: another address has its part.
-TEST_F(BodyCounterTest, HalvesOfOneConnectionLeaveSomeForOthers) {
+// Regardless of the number of streams: another network has its part.
+TEST_F(BodyCounterTest, IncompleteMessagesOfOneConnectionLeaveCapacityForOthers) {
   const std::string part(16'000, 'x');
   uint32_t stream = 1;
   int64_t taken = 0;

@@ -33,7 +33,7 @@ Peer peer(const std::string& address, int port, uint32_t zone = 0) {
   return to_peer(storage, /*descriptor=*/-1);
 }
 
-// Two ends of a socket, closed at the end.
+// A pair of connected sockets, closed by the destructor.
 struct Pair {
   Pair() { EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0); }
   ~Pair() {
@@ -47,7 +47,7 @@ struct Pair {
   std::array<int, 2> ends{};
 };
 
-// At most every so often it looks for what is gone.
+// A sweep runs at most once per interval.
 void let_it_sweep() { std::this_thread::sleep_for(Connections::kSweepInterval); }
 
 TEST(PeerTest, HasTheNameThatGrpcWritesAndANetwork) {
@@ -72,7 +72,7 @@ TEST(ConnectionsTest, HasLimitsInAllAndByNetwork) {
   EXPECT_EQ(connections.sweep(), 3);
 }
 
-TEST(ConnectionsTest, AClosedOneMakesRoom) {
+TEST(ConnectionsTest, AClosedConnectionFreesCapacity) {
   Connections connections({.in_all = 1, .by_network = 1});
   Pair first;
   const Pair second, third;
@@ -84,8 +84,8 @@ TEST(ConnectionsTest, AClosedOneMakesRoom) {
   EXPECT_FALSE(connections.find("ipv4:192.0.2.1:1"));
 }
 
-// A number that stands for another file by now is not the connection that it was.
-TEST(ConnectionsTest, ADescriptorUsedAgainIsAnotherConnection) {
+// A descriptor that refers to another file now is not the same connection.
+TEST(ConnectionsTest, AReusedDescriptorIsAnotherConnection) {
   Connections connections({.in_all = 1, .by_network = 1});
   Pair first;
   const int number = first.ends[0];
@@ -99,7 +99,7 @@ TEST(ConnectionsTest, ADescriptorUsedAgainIsAnotherConnection) {
   EXPECT_EQ(connections.sweep(), 1);
 }
 
-TEST(ConnectionsTest, FindsAPeerWhileOneOfItsNameIsThere) {
+TEST(ConnectionsTest, FindsAPeerWhileAConnectionHasItsName) {
   Connections connections({.in_all = 9, .by_network = 9});
   Pair first, second;  // from one port to two addresses of this machine
   connections.add(first.ends[0], peer("192.0.2.1", 1));
@@ -113,7 +113,8 @@ TEST(ConnectionsTest, FindsAPeerWhileOneOfItsNameIsThere) {
   EXPECT_FALSE(connections.find("ipv4:192.0.2.1:1"));
 }
 
-// Whose a call is is known by the name of its connection: no other certificate may stand behind it.
+// The caller is found by the connection's name, so connections of one name must have one
+// certificate.
 TEST(ConnectionsTest, OneNameHasOneSubject) {
   Connections connections({.in_all = 9, .by_network = 9});
   Pair first;
@@ -128,13 +129,13 @@ TEST(ConnectionsTest, OneNameHasOneSubject) {
   EXPECT_FALSE(connections.certify(bob));
   EXPECT_TRUE(connections.certify(alice));
   EXPECT_EQ(connections.find(alice.grpc_name)->subject, "CN=alice");
-  // Once those are closed the name is free again, whether or not a sweep has been since.
+  // After those are closed the name is free again, with or without a sweep.
   first.close_first();
   EXPECT_TRUE(connections.certify(bob));
   EXPECT_EQ(connections.find(alice.grpc_name)->subject, "CN=bob");
 }
 
-TEST(ConnectionsTest, LimitsFollowTheFilesThatMayBeOpen) {
+TEST(ConnectionsTest, LimitsFollowTheLimitOfOpenFiles) {
   rlimit before{};
   getrlimit(RLIMIT_NOFILE, &before);
   rlimit few = before;

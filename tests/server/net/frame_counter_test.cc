@@ -38,7 +38,7 @@ std::string frame(char kind, char flags, const std::string& payload) {
   return head + payload;
 }
 
-// How many frames go through before one is too many; -1: all did.
+// The number of frames before the one over the limit; -1: none was.
 int until_flood(FrameCounter& counter, const std::string& one, int frames, Flood wanted,
                 milliseconds between = milliseconds(0)) {
   auto now = FrameCounter::Time() + std::chrono::hours(1);
@@ -65,7 +65,7 @@ const Case kCases[] = {
     {frame(42, 0, "?"), Flood::kIgnored},
 };
 
-TEST(FrameCounter, EndsWhatComesTooFast) {
+TEST(FrameCounter, LimitsRates) {
   for (const Case& each : kCases) {
     FrameCounter counter;
     const auto rate = FrameCounter::kRates[static_cast<size_t>(each.flood)];
@@ -73,8 +73,8 @@ TEST(FrameCounter, EndsWhatComesTooFast) {
   }
 }
 
-// Who comes again on another connection has no more of them.
-TEST(FrameCounter, ConnectionsOfANetworkShareWhatTheyMayReset) {
+// A new connection has no new budget.
+TEST(FrameCounter, ConnectionsOfANetworkShareTheRateOfResets) {
   const Case& resets = kCases[0];
   const int most = static_cast<int>(FrameCounter::kRates[0].at_once);
   const FrameCounter::Shared shared;
@@ -87,7 +87,7 @@ TEST(FrameCounter, ConnectionsOfANetworkShareWhatTheyMayReset) {
   EXPECT_EQ(until_flood(stranger, resets.one, most, resets.flood), -1);
 }
 
-TEST(FrameCounter, LetsThroughWhatComesAtItsRate) {
+TEST(FrameCounter, AllowsFramesAtTheirRate) {
   for (const Case& each : kCases) {
     FrameCounter counter;
     const auto rate = FrameCounter::kRates[static_cast<size_t>(each.flood)];
@@ -97,8 +97,8 @@ TEST(FrameCounter, LetsThroughWhatComesAtItsRate) {
   }
 }
 
-// Answers to pings and settings, whole calls of large messages and the ends of streams.
-TEST(FrameCounter, LetsThroughWhatAnyNumberOfIsFine) {
+// Acknowledgements of pings and settings, complete calls with large messages, and ends of streams.
+TEST(FrameCounter, AllowsFramesWithoutARate) {
   for (const std::string& one :
        {frame(kPing, 1, "12345678"), frame(kSettings, 1, ""), frame(kData, 1, ""),
         frame(kHeaders, 4, "path") + frame(kData, 0, std::string(16'000, 'x')),
@@ -108,7 +108,7 @@ TEST(FrameCounter, LetsThroughWhatAnyNumberOfIsFine) {
   }
 }
 
-TEST(FrameCounter, HeadersHaveAnEnd) {
+TEST(FrameCounter, LimitsHeaderBlocks) {
   const std::string piece = frame(kContinuation, 0, std::string(14'000, 'h'));
   FrameCounter large;
   EXPECT_EQ(until_flood(large, frame(kHeaders, 0, "h") + piece, 1, Flood::kHeaders), -1);
@@ -117,15 +117,15 @@ TEST(FrameCounter, HeadersHaveAnEnd) {
   FrameCounter many;
   EXPECT_EQ(until_flood(many, frame(kContinuation, 0, ""), 100, Flood::kHeaders),
             FrameCounter::kMostContinuations);
-  // Blocks that end are counted each for itself.
+  // Each block is counted separately.
   FrameCounter fine;
   const std::string whole = frame(kHeaders, 0, std::string(16'000, 'h')) +
                             frame(kContinuation, 4, std::string(16'000, 'h'));
   EXPECT_EQ(until_flood(fine, whole, 1000, Flood::kHeaders), -1);
 }
 
-// What arrives in whatever parts is counted as if it came at once.
-TEST(FrameCounter, CountsTheSameInAnyParts) {
+// Bytes in any pieces are counted like those in one.
+TEST(FrameCounter, CountsTheSameInAnyPieces) {
   std::mt19937 random(7);
   std::string all = kPreface;
   for (int i = 0; i < 3000; ++i) {

@@ -29,7 +29,7 @@ namespace recurve::listener_test {
 
 using ::testing::HasSubstr;
 
-// What was taken; closes it at the end.
+// Collects connections; the destructor closes them.
 class Taker {
  public:
   ~Taker() { close_all(); }
@@ -38,7 +38,7 @@ class Taker {
     taken_.push_back(descriptor);
     changed_.notify_all();
   }
-  // False if there are not so many within a minute.
+  // False: fewer arrived within a minute.
   bool wait_for(size_t count) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, std::chrono::minutes(1), [&] { return taken_.size() >= count; });
@@ -118,7 +118,7 @@ struct Running {
   Listener listener;
 };
 
-TEST(ListenerTest, GivesConnectionsAway) {
+TEST(ListenerTest, PassesConnectionsOn) {
   Running running("127.0.0.1:0");
   EXPECT_GT(running.listener.port(), 0);
   const Client before(running.listener.port());  // waits until it starts
@@ -132,8 +132,8 @@ TEST(ListenerTest, GivesConnectionsAway) {
   EXPECT_TRUE(fcntl(running.taker.first(), F_GETFL) & O_NONBLOCK);
 }
 
-TEST(ListenerTest, ListensOnAddressesOfBothKinds) {
-  if (!has_ipv6()) GTEST_SKIP() << "this machine has no IPv6";
+TEST(ListenerTest, ListensOnIPv4AndIPv6) {
+  if (!has_ipv6()) GTEST_SKIP() << "no IPv6";
   for (const char* address : {"[::1]:0", "[::]:0", "0.0.0.0:0", "localhost:0"}) {
     Running running(address);
     running.start();
@@ -145,12 +145,12 @@ TEST(ListenerTest, ListensOnAddressesOfBothKinds) {
   }
 }
 
-TEST(ListenerTest, SaysInASentenceWhatItCannotListenOn) {
+TEST(ListenerTest, ReportsAnInvalidAddress) {
   const Listener first("127.0.0.1:0");
   const std::string taken = "127.0.0.1:" + std::to_string(first.port());
   for (const std::string& bad :
        {taken, std::string("127.0.0.1"), std::string("127.0.0.1:65536"), std::string("::1:80"),
-        std::string(":80"), std::string("nobody.invalid:80"), std::string("192.0.2.1:80")}) {
+        std::string(":80"), std::string("no-host.invalid:80"), std::string("192.0.2.1:80")}) {
     try {
       const Listener listener(bad);
       FAIL() << "listens on " << bad;
@@ -160,7 +160,7 @@ TEST(ListenerTest, SaysInASentenceWhatItCannotListenOn) {
   }
 }
 
-TEST(ListenerTest, ClosesWhatIsTooMany) {
+TEST(ListenerTest, ClosesConnectionsOverTheLimit) {
   Running running("127.0.0.1:0", {.in_all = 10, .by_network = 2});
   running.start();
   const Client first(running.listener.port()), second(running.listener.port());
@@ -169,7 +169,7 @@ TEST(ListenerTest, ClosesWhatIsTooMany) {
   EXPECT_THAT(running.metrics.text(), HasSubstr("refused_total{reason=\"too_many_of_address\"} 1"));
 }
 
-TEST(ListenerTest, CountsAUserOfASocketOfThisMachine) {
+TEST(ListenerTest, CountsAUserOfAUnixSocket) {
   const TempDir folder;
   const std::string file = (folder / "socket").string();
   for (const std::string& address : {"unix:" + file, "unix://" + file, "unix-abstract:" + file}) {
@@ -185,12 +185,12 @@ TEST(ListenerTest, CountsAUserOfASocketOfThisMachine) {
     EXPECT_TRUE(Client(at).was_closed());
     EXPECT_THAT(running.metrics.text(),
                 HasSubstr("refused_total{reason=\"too_many_of_address\"} 1"));
-    EXPECT_THROW(Listener{address}, std::runtime_error) << "somebody listens there";
+    EXPECT_THROW(Listener{address}, std::runtime_error) << "another listener uses it";
   }
   EXPECT_FALSE(std::filesystem::exists(file));
 }
 
-TEST(ListenerTest, ReplacesTheFileOfASocketThatNobodyListensBehind) {
+TEST(ListenerTest, ReplacesAStaleSocketFile) {
   const TempDir folder;
   const std::string file = (folder / "socket").string();
   close(listen_on_unix(*to_unix_address("unix:" + file)));  // as a process that was killed
@@ -198,15 +198,15 @@ TEST(ListenerTest, ReplacesTheFileOfASocketThatNobodyListensBehind) {
   {
     const Listener listener("unix:" + file);
   }
-  std::ofstream(file) << "of somebody";
+  std::ofstream(file) << "foreign";
   EXPECT_THROW(Listener{"unix:" + file}, std::runtime_error);
   EXPECT_TRUE(std::filesystem::exists(file));
   EXPECT_THROW(Listener{"unix:" + std::string(108, 'x')}, std::runtime_error);
   EXPECT_THROW(Listener{"unix:"}, std::runtime_error);
 }
 
-// The process's descriptors run out while connections wait, and come back.
-TEST(ListenerTest, LivesOnWhenNoDescriptorIsLeft) {
+// The process runs out of descriptors while connections wait, and then has some again.
+TEST(ListenerTest, ContinuesAfterDescriptorsRanOut) {
   Running running("127.0.0.1:0");
   std::vector<Client> clients;
   for (int i = 0; i < 8; ++i) clients.emplace_back(running.listener.port());

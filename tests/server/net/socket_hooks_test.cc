@@ -16,7 +16,7 @@ namespace recurve::socket_hooks_test {
 const std::string kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const std::string kSettings = {0, 0, 0, 4, 0, 0, 0, 0, 0};
 
-// A connection as gRPC has it, and the client's end.
+// A non-blocking server end like gRPC's, and the client's end.
 struct Connection {
   Connection() { EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends.data()), 0); }
   ~Connection() {
@@ -26,7 +26,7 @@ struct Connection {
     ASSERT_EQ(send(ends[1], bytes.data(), bytes.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(bytes.size()));
   }
-  // What gRPC reads, in two parts as it likes to; "!": the connection is broken.
+  // Reads as gRPC does, into two buffers; "!": the connection is broken.
   std::string read() {
     std::string all;
     while (true) {
@@ -58,7 +58,7 @@ std::string many(int count) {
   return all;
 }
 
-TEST(SocketHooks, AreWhatReadsAndWritesSockets) { EXPECT_TRUE(SocketHooks::active()); }
+TEST(SocketHooks, ReplaceTheSystemsFunctions) { EXPECT_TRUE(SocketHooks::active()); }
 
 TEST(SocketHooks, EndAConnectionThatFloods) {
   Metrics metrics;
@@ -70,18 +70,18 @@ TEST(SocketHooks, EndAConnectionThatFloods) {
   EXPECT_EQ(connection.read(), kPreface + many(50));
   connection.say(many(600));
   EXPECT_EQ(connection.read(), "!");
-  // GOAWAY with ENHANCE_YOUR_CALM, and the end.
+  // GOAWAY with ENHANCE_YOUR_CALM, then the end.
   const std::string frame = connection.heard();
   ASSERT_GT(frame.size(), 17U);
   EXPECT_EQ(frame[3], 7);
   EXPECT_EQ(frame[16], 11);
   EXPECT_EQ(frame.substr(17), "too many: settings");
   EXPECT_EQ(connection.heard(), "");
-  EXPECT_EQ(connection.read(), "!") << "what has come before is not read either";
+  EXPECT_EQ(connection.read(), "!") << "earlier bytes are not read either";
   EXPECT_THAT(metrics.text(), testing::HasSubstr("recurve_floods_total{of=\"settings\"} 1"));
 }
 
-TEST(SocketHooks, LookAtNothingElse) {
+TEST(SocketHooks, LeaveOtherSocketsAlone) {
   Metrics metrics;
   Connection other;
   other.say(many(500));
@@ -93,7 +93,7 @@ TEST(SocketHooks, LookAtNothingElse) {
     SocketHooks::of_process().guard_frames(
         number, std::make_shared<FrameGuard>(Peer{}, metrics, FrameCounter::Shared()));
   }
-  // Another socket of the number is another one.
+  // A reused descriptor is another socket.
   Connection next;
   if (next.ends[0] != number) std::swap(next.ends[0], next.ends[1]);
   ASSERT_EQ(next.ends[0], number);
@@ -101,7 +101,7 @@ TEST(SocketHooks, LookAtNothingElse) {
   EXPECT_EQ(next.read(), many(500));
 }
 
-TEST(SocketHooks, DoNotCountWhatStaysInTheSocket) {
+TEST(SocketHooks, DoNotCountPeekedBytes) {
   Metrics metrics;
   Connection connection;
   SocketHooks::of_process().guard_frames(

@@ -1,5 +1,4 @@
-// Handshakes, and what sockets carry after them: a client of OpenSSL's at one end, a door of the
-// test's at the other, which knows nothing of TLS.
+// Handshakes and the bytes after them, between an OpenSSL client and a receiver without TLS code.
 #include "server/net/tls_handshaker.h"
 
 #include <fcntl.h>
@@ -45,7 +44,7 @@ void wait_until(int descriptor, short ready) {
   poll(&watched, 1, -1);
 }
 
-// What there is at a door's end, once there is something; empty: nothing follows.
+// Waits for bytes at the receiver's end and reads them; empty: the end.
 std::string read_some(int descriptor) {
   std::string part(20'000, '\0');
   while (true) {
@@ -62,7 +61,7 @@ std::string read_all(int descriptor) {
   return all;
 }
 
-// In two parts, as gRPC likes to.
+// Into two buffers, as gRPC does.
 bool send_all(int descriptor, std::string_view bytes) {
   while (!bytes.empty()) {
     const size_t first = bytes.size() / 3;
@@ -117,7 +116,7 @@ class TlsClient {
     return SSL_write(ssl_.get(), bytes.data(), static_cast<int>(bytes.size())) ==
            static_cast<int>(bytes.size());
   }
-  // So many bytes, or what there was.
+  // Reads that many bytes, or fewer at the end.
   std::string read(size_t size) {
     std::string all(size, '\0');
     size_t count = 0;
@@ -129,7 +128,7 @@ class TlsClient {
     all.resize(count);
     return all;
   }
-  // The other side said that nothing follows, and was not only cut off.
+  // The other side has sent close_notify, and did not just disconnect.
   bool ended() {
     char byte = 0;
     const int got = SSL_read(ssl_.get(), &byte, 1);
@@ -146,13 +145,13 @@ class TlsClient {
 
 class TlsHandshakerTest : public ::testing::Test {
  protected:
-  // A connection: the client's end.
+  // The client's end of a new connection.
   int connect() {
     const auto [client, server] = connect_tcp();
     handshaker_->accept(server, {.address = "192.0.2.1"}, receiver_);
     return client;
   }
-  // The door's end of the next connection.
+  // The receiver's end of the next connection.
   int taken() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return !taken_.empty(); });
@@ -160,7 +159,7 @@ class TlsHandshakerTest : public ::testing::Test {
     taken_.pop_front();
     return descriptor;
   }
-  // Of the only client that has not yet, with the door's end.
+  // Completes the handshake of the only client without one. Returns the receiver's end.
   int shake_hands(TlsClient& client) {
     std::thread shaking([&] { EXPECT_TRUE(client.shake_hands()); });
     const int descriptor = taken();
@@ -183,11 +182,11 @@ class TlsHandshakerTest : public ::testing::Test {
       });
 };
 
-TEST_F(TlsHandshakerTest, BytesOfAnySizesComeThroughBothWaysAtOnce) {
+TEST_F(TlsHandshakerTest, TransfersBytesOfAnySizeInBothDirections) {
   constexpr int kClients = 4;
   std::vector<std::thread> threads;
   for (int c = 0; c < kClients; ++c) {
-    threads.emplace_back([this] {  // a door that gives back what it gets
+    threads.emplace_back([this] {  // echoes
       const int descriptor = taken();
       std::string part;
       while (!(part = read_some(descriptor)).empty()) EXPECT_TRUE(send_all(descriptor, part));
@@ -210,7 +209,7 @@ TEST_F(TlsHandshakerTest, BytesOfAnySizesComeThroughBothWaysAtOnce) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST_F(TlsHandshakerTest, WhatIsSaidRightBehindTheHandshakeIsRead) {
+TEST_F(TlsHandshakerTest, ReadsBytesThatFollowTheHandshakeAtOnce) {
   for (int i = 0; i < 50; ++i) {
     TlsClient client(connect());
     std::thread saying([&] {
@@ -224,11 +223,11 @@ TEST_F(TlsHandshakerTest, WhatIsSaidRightBehindTheHandshakeIsRead) {
   }
 }
 
-TEST_F(TlsHandshakerTest, WhoReadsNothingHoldsUpItselfAlone) {
+TEST_F(TlsHandshakerTest, ASlowReaderDelaysNoOther) {
   const std::string bytes = random_bytes(8 << 20, 1);
   TlsClient slow(connect());
   const int slows = shake_hands(slow);
-  std::thread door([&] {
+  std::thread receiver([&] {
     EXPECT_TRUE(send_all(slows, bytes));
     end(slows);
   });
@@ -239,10 +238,10 @@ TEST_F(TlsHandshakerTest, WhoReadsNothingHoldsUpItselfAlone) {
   end(others);
   EXPECT_TRUE(slow.read(bytes.size()) == bytes);
   EXPECT_TRUE(slow.ended());
-  door.join();
+  receiver.join();
 }
 
-TEST_F(TlsHandshakerTest, AnEndIsPassedOnBehindWhatWasSaid) {
+TEST_F(TlsHandshakerTest, TheEndFollowsTheBytes) {
   TlsClient client(connect());
   const int descriptor = shake_hands(client);
   const std::string asked = random_bytes(100'000, 2), answered = random_bytes(100'000, 3);
@@ -263,8 +262,8 @@ TEST_F(TlsHandshakerTest, AnEndIsPassedOnBehindWhatWasSaid) {
   close(descriptor);
 }
 
-// A connection that breaks within TLS is no end that was meant.
-TEST_F(TlsHandshakerTest, WhatIsNoRecordBreaksTheConnection) {
+// A connection that breaks within TLS has not ended properly.
+TEST_F(TlsHandshakerTest, AnInvalidRecordBreaksTheConnection) {
   const auto [ends, server] = connect_tcp();
   handshaker_->accept(server, {.address = "192.0.2.1"}, receiver_);
   TlsClient client(dup(ends));
@@ -278,7 +277,7 @@ TEST_F(TlsHandshakerTest, WhatIsNoRecordBreaksTheConnection) {
   close(ends);
 }
 
-TEST_F(TlsHandshakerTest, SaysWhetherMoreMayWait) {
+TEST_F(TlsHandshakerTest, ReportsWhetherBytesMayBeUnread) {
   TlsClient client(connect());
   const int descriptor = shake_hands(client);
   ASSERT_TRUE(client.write("0123456789"));
@@ -304,7 +303,7 @@ TEST_F(TlsHandshakerTest, SaysWhetherMoreMayWait) {
   EXPECT_EQ(left, 1);
   EXPECT_EQ(receive(&left), 4);
   EXPECT_EQ(left, 0);
-  // An end that has come together with bytes is not left out.
+  // An end that arrived together with bytes is reported.
   ASSERT_TRUE(client.write("0123"));
   client.end();
   wait_until(descriptor, POLLRDHUP | POLLIN);
@@ -314,7 +313,7 @@ TEST_F(TlsHandshakerTest, SaysWhetherMoreMayWait) {
   end(descriptor);
 }
 
-TEST_F(TlsHandshakerTest, ConnectionsLiveOnWithoutIt) {
+TEST_F(TlsHandshakerTest, ConnectionsOutliveIt) {
   TlsClient client(connect());
   const int descriptor = shake_hands(client);
   handshaker_.reset();
@@ -332,7 +331,7 @@ TEST_F(TlsHandshakerTest, AClosedReceiverTakesNothing) {
   EXPECT_TRUE(taken_.empty());
 }
 
-TEST_F(TlsHandshakerTest, WhatIsNoTlsIsCutOff) {
+TEST_F(TlsHandshakerTest, BytesThatAreNotTlsEndTheConnection) {
   const int descriptor = connect();
   EXPECT_TRUE(send_all(descriptor, "GET / HTTP/1.1\r\n\r\n"));
   std::array<char, 100> bytes;
@@ -341,7 +340,7 @@ TEST_F(TlsHandshakerTest, WhatIsNoTlsIsCutOff) {
   EXPECT_TRUE(taken_.empty());
 }
 
-TEST_F(TlsHandshakerTest, FilesOfNoUseSayWhichFlagIsMeant) {
+TEST_F(TlsHandshakerTest, ErrorsOfFilesNameTheFlag) {
   const auto problem = [](const TlsFiles& files) -> std::string {
     try {
       const TlsSettings settings(files);

@@ -26,7 +26,7 @@ std::vector<std::string> lines_of(Call&& call) {
   return lines;
 }
 
-TEST(Audit, SaysWhoDidWhatAndWhatCameOfIt) {
+TEST(Audit, HasCallerActionAndResult) {
   const auto lines = lines_of([] {
     audit("session_open", {"alice", "0123456789ab", "192.0.2.1"}, "OK", "a\nb\x1b[2Jc=d");
   });
@@ -35,7 +35,7 @@ TEST(Audit, SaysWhoDidWhatAndWhatCameOfIt) {
                                  "peer=192.0.2.1 result=OK name=\"a\\nb\\u001b[2Jc=d\" unsaid=0"));
 }
 
-TEST(Audit, HasSoManyLinesOfATenantAndKind) {
+TEST(Audit, LimitsLinesPerTenantAndKind) {
   const auto flood = lines_of([] {
     for (int i = 0; i < 1000; ++i)
       audit("limit", {"many", "", ""}, "RESOURCE_EXHAUSTED", "waiting");
@@ -46,7 +46,7 @@ TEST(Audit, HasSoManyLinesOfATenantAndKind) {
     audit("limit", {"one", "", ""}, "RESOURCE_EXHAUSTED", "waiting");
     audit("drain", {"many", "", ""}, "OK");
   });
-  EXPECT_EQ(others.size(), 2U) << "another tenant, and another kind, have lines of their own";
+  EXPECT_EQ(others.size(), 2U) << "another tenant and another kind have separate limits";
 }
 
 }  // namespace recurve::audit_test

@@ -26,7 +26,7 @@ nlohmann::json json(std::initializer_list<LogField> fields) {
   return nlohmann::json::parse("{" + format_event(LogFormat::kJson, "e", fields) + "}");
 }
 
-// What the calls of `f` write to standard error, line by line.
+// The lines that `f` writes to standard error.
 template <typename F>
 std::vector<std::string> lines_of(F f) {
   testing::internal::CaptureStderr();
@@ -54,7 +54,7 @@ TEST(Log, TextHasOneFieldForEachValue) {
   EXPECT_EQ(text({}), "event=e");
 }
 
-TEST(Log, TextValuesCannotPassForAnythingElse) {
+TEST(Log, TextValuesAreEscaped) {
   EXPECT_EQ(text({{"v", ""}}), "event=e v=\"\"");
   EXPECT_EQ(text({{"v", "two words"}}), "event=e v=\"two words\"");
   EXPECT_EQ(text({{"v", "x=1"}}), "event=e v=\"x=1\"");
@@ -70,7 +70,7 @@ TEST(Log, TextValuesCannotPassForAnythingElse) {
   EXPECT_EQ(text({{"v", std::nan("")}, {"w", -INFINITY}}), "event=e v=nan w=-inf");
 }
 
-TEST(Log, ATextHasSoManyBytesAndNoMore) {
+TEST(Log, LongTextIsCut) {
   const std::string plain(1 << 20, 'a'), spaced(1 << 20, ' ');
   for (const LogFormat format : {LogFormat::kText, LogFormat::kJson}) {
     for (const std::string& value : {plain, spaced}) {
@@ -157,7 +157,7 @@ TEST(Log, LinesOfSeveralThreadsStayWhole) {
   for (const std::string& line : lines) EXPECT_TRUE(nlohmann::json::accept(line)) << line;
 }
 
-TEST(Log, TextStaysAsItIsAndInItsPlace) {
+TEST(Log, TextIsUnchangedAndInOrder) {
   init_logging(LogLevel::kInfo, LogFormat::kText);
   const auto lines = lines_of([] {
     log_event(LogLevel::kInfo, "before");
@@ -171,7 +171,7 @@ TEST(Log, TextStaysAsItIsAndInItsPlace) {
   EXPECT_THAT(lines[3], HasSubstr("event=after"));
 }
 
-TEST(Log, InJsonTextIsAnEventALine) {
+TEST(Log, InJsonTextIsAnEventPerLine) {
   init_logging(LogLevel::kOff, LogFormat::kJson);
   const auto lines = lines_of([] {
     log_text("\ra \"table\" {} %v\n\n  of two lines\n");
@@ -188,7 +188,7 @@ TEST(Log, InJsonTextIsAnEventALine) {
               ::testing::ElementsAre("a \"table\" {} %v", "  of two lines", "no end of line"));
 }
 
-// While it lives, standard error is a pipe that holds a page.
+// Makes standard error a pipe with the capacity of a page.
 class StderrPipe {
  public:
   StderrPipe() {
@@ -202,7 +202,7 @@ class StderrPipe {
     if (ends_[0] >= 0) close(ends_[0]);
     ends_[0] = -1;
   }
-  // Reads until the pipe has no writer any more.
+  // Reads until the pipe has no writer.
   std::string read_all() const {
     std::string text;
     char piece[4096];
@@ -225,7 +225,7 @@ class StderrPipe {
   int ends_[2] = {-1, -1};
 };
 
-TEST(Log, WhoLogsDoesNotWaitForWhoReads) {
+TEST(Log, LoggingDoesNotWaitForTheReader) {
   init_logging(LogLevel::kInfo, LogFormat::kText);
   constexpr uint64_t kEvents = 3 * kLogLines;
   const uint64_t lost_before = log_lines_dropped();
@@ -255,10 +255,10 @@ TEST(Log, WhoLogsDoesNotWaitForWhoReads) {
   }
   EXPECT_EQ(events + lost, kEvents);
   EXPECT_EQ(told, lost);
-  EXPECT_EQ(last, kEvents - 1) << "the oldest give way";
+  EXPECT_EQ(last, kEvents - 1) << "the oldest are dropped";
 }
 
-TEST(Log, AReaderThatIsGoneCostsItsLinesAndNothingElse) {
+TEST(Log, WithoutAReaderOnlyLinesAreLost) {
   init_logging(LogLevel::kInfo, LogFormat::kText);
   const uint64_t lost_before = log_lines_dropped();
   StderrPipe pipe;

@@ -22,14 +22,14 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::UnorderedElementsAreArray;
 
-// The value of the series, which is a whole line's beginning; -1 if there is none.
+// The value of the series, which starts a line; -1: none.
 double value(const std::string& text, const std::string& series) {
   const size_t at = ("\n" + text).find("\n" + series + " ");
   if (at == std::string::npos) return -1;
   return std::stod(text.substr(at + series.size() + 1));
 }
 
-TEST(Metrics, EverySeriesIsThereFromTheStart) {
+TEST(Metrics, EverySeriesExistsFromTheStart) {
   const Metrics metrics;
   const std::string text = metrics.text();
   for (const char* series : {"recurve_requests_total",
@@ -159,7 +159,7 @@ TEST(Metrics, ErrorsAreCountedByTheNameOfTheirCode) {
   EXPECT_EQ(value(text, "recurve_errors_total{code=\"UNKNOWN\"}"), 0);
 }
 
-TEST(Metrics, TimesGoIntoTheirHistograms) {
+TEST(Metrics, TimesReachTheirHistograms) {
   Metrics metrics;
   metrics.observe_queue(0.5);
   metrics.observe_prefill(0.25);
@@ -182,8 +182,8 @@ TEST(Metrics, TimesGoIntoTheirHistograms) {
   EXPECT_EQ(value(text, "recurve_batch_rows_bucket{le=\"128\"}"), 1);
 }
 
-// The log's own count, of the whole process.
-TEST(Metrics, LinesThatTheLogLostAreCounted) {
+// The log's count, of the whole process.
+TEST(Metrics, LostLogLinesAreCounted) {
   const Metrics metrics;
   ASSERT_TRUE(flush_log(std::chrono::seconds(30)));
   for (int i = 0; i < 2; ++i) {
@@ -211,7 +211,7 @@ TEST(Metrics, ThreadsLoseNothing) {
   EXPECT_EQ(value(metrics.text(), "recurve_inter_token_seconds_count"), 4000);
 }
 
-TEST(Metrics, SoManyTenantsHaveSeriesAndNoMore) {
+TEST(Metrics, LimitsTheNumberOfTenants) {
   Metrics metrics;
   using Of = Metrics::Of;
   for (int i = 0; i < 1000; ++i) metrics.count_for(fmt::format("t{}", i), Of::kRequests);
@@ -223,15 +223,14 @@ TEST(Metrics, SoManyTenantsHaveSeriesAndNoMore) {
   EXPECT_THAT(text, testing::Not(testing::HasSubstr("\"t100\"")));
 }
 
-// The rows that deploy/README.md's table should have after a scrape answered `text`: name, type,
-// the values of the label if there is one, help.
+// The rows that deploy/README.md's table should have for a scrape: name, type, help, label values.
 std::vector<std::string> table_rows(const std::string& text) {
   struct Metric {
     std::string type, help, label;
     std::set<std::string> values;
   };
   std::map<std::string, Metric> metrics;
-  // A histogram's samples have names and a label of their type besides.
+  // A histogram's samples have suffixes and another label.
   const std::regex about("# (HELP|TYPE) (\\w+) (.*)"),
       sample("(\\w+?)(?:_bucket|_sum|_count)?\\{(\\w+)=\"([^\"]*)\"(?:,le=.*)?\\} .*");
   std::istringstream lines(text);
@@ -255,7 +254,7 @@ std::vector<std::string> table_rows(const std::string& text) {
   return rows;
 }
 
-TEST(Metrics, AreWhatTheTableInTheDocumentsLists) {
+TEST(Metrics, MatchTheTableInTheDocuments) {
   Metrics metrics;
   using Of = Metrics::Of;
   for (const Of of : {Of::kRequests, Of::kRefused, Of::kPromptTokens, Of::kGeneratedTokens}) {

@@ -10,13 +10,13 @@ namespace recurve::rate_budget_test {
 using std::chrono::milliseconds;
 constexpr RateBudget::Rate kRate = {.at_once = 3, .per_second = 10};
 
-TEST(RateBudget, HasSoManyAtOnceAndThenSoManyASecond) {
+TEST(RateBudget, AllowsABurstAndThenARate) {
   RateBudget budget;
   auto now = RateBudget::Time() + std::chrono::hours(1);
   EXPECT_TRUE(budget.is_full(kRate, now));
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(budget.spend(kRate, now)) << i;
   EXPECT_TRUE(budget.is_spent(kRate, now));
-  // What was too many does not count: it waits no longer for the next one.
+  // Rejected events do not count.
   for (int i = 0; i < 1000; ++i) EXPECT_FALSE(budget.spend(kRate, now)) << i;
   now += milliseconds(101);
   EXPECT_FALSE(budget.is_spent(kRate, now));
@@ -25,7 +25,7 @@ TEST(RateBudget, HasSoManyAtOnceAndThenSoManyASecond) {
   EXPECT_TRUE(budget.is_full(kRate, now + milliseconds(301)));
 }
 
-TEST(RateBudget, IsOfEachNameAndForgetsWhoHasAllOfItAgain) {
+TEST(RateBudget, IsPerNameAndRemovesFullOnes) {
   RateBudgets budgets(kRate);
   const auto now = RateBudget::Time() + std::chrono::hours(1);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(budgets.spend("one", now)) << i;

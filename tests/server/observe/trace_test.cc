@@ -1,5 +1,4 @@
-// The headers of W3C's Trace Context, and where spans are sent. What is sent, and to whom, is tried
-// by tests/deploy/traces_test.py.
+// Headers of W3C Trace Context, and URLs of collectors. tests/deploy/traces_test.py tests sending.
 #include "server/observe/trace.h"
 
 #include <gtest/gtest.h>
@@ -10,19 +9,19 @@ namespace recurve::trace_test {
 
 const std::string kTrace = "4bf92f3577b34da6a3ce929d0e0e4736", kSpan = "00f067aa0ba902b7";
 
-TEST(Traceparent, SaysWhereACallBelongs) {
+TEST(Traceparent, IsParsed) {
   const auto context = parse_traceparent("00-" + kTrace + "-" + kSpan + "-01");
   ASSERT_TRUE(context);
   EXPECT_EQ(to_hex(context->trace), kTrace);
   EXPECT_EQ(to_hex(context->span), kSpan);
   EXPECT_TRUE(context->sampled);
   EXPECT_FALSE(parse_traceparent("00-" + kTrace + "-" + kSpan + "-02")->sampled);
-  // What is later may say more behind it.
+  // Later versions may have more fields.
   EXPECT_TRUE(parse_traceparent("01-" + kTrace + "-" + kSpan + "-01"));
   EXPECT_TRUE(parse_traceparent("cc-" + kTrace + "-" + kSpan + "-01-what-follows"));
 }
 
-TEST(Traceparent, WhatIsNoneCountsAsNone) {
+TEST(Traceparent, InvalidOnesAreIgnored) {
   const std::string zeros(32, '0'), upper = "4BF92F3577B34DA6A3CE929D0E0E4736";
   for (const std::string& header :
        {std::string(), std::string("00"), "00-" + kTrace + "-" + kSpan,
@@ -35,7 +34,7 @@ TEST(Traceparent, WhatIsNoneCountsAsNone) {
   }
 }
 
-TEST(OtlpUrl, LeavesOutWhatIsUsual) {
+TEST(OtlpUrl, HasDefaults) {
   const auto parts = [](const std::string& url) {
     const OtlpTarget target = parse_otlp_url(url);
     return target.host + " " + target.port + " " + target.path;

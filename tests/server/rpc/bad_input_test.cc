@@ -20,7 +20,7 @@ struct BadCase {
   std::vector<std::string> words;                    // of the sentence: field, range, value
 };
 
-// One server for all: what is refused leaves no trace.
+// All cases use one server: a refused request has no effect.
 class BadInputTest : public RpcFixture, public ::testing::WithParamInterface<BadCase> {};
 
 TEST_P(BadInputTest, IsRefusedWithASentence) {
@@ -147,7 +147,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 class BadMessageTest : public RpcFixture {
  protected:
-  // Of a server-streaming rpc, whose stub would not send such a message.
+  // Sends bytes to a server-streaming method; its stub would not send such a message.
   grpc::Status generate_raw(const std::string& bytes) {
     const grpc::internal::RpcMethod rpc("/recurve.v1.Inference/Generate",
                                         grpc::internal::RpcMethod::SERVER_STREAMING);
@@ -162,7 +162,7 @@ class BadMessageTest : public RpcFixture {
   }
 };
 
-TEST_F(BadMessageTest, TextThatIsNotUtf8IsNamed) {
+TEST_F(BadMessageTest, AFieldThatIsNotUtf8IsNamed) {
   start();
   const grpc::Status status = generate_raw(
       "\x12\x03"
@@ -180,7 +180,7 @@ TEST_F(BadMessageTest, TextThatIsNotUtf8IsNamed) {
   EXPECT_TRUE(generate(text_request("still here")).status.ok());
 }
 
-TEST_F(BadMessageTest, WhatIsNoMessageIsRefused) {
+TEST_F(BadMessageTest, AMalformedMessageIsRefused) {
   start();
   const grpc::Status status = generate_raw(
       "\x12\x7f"
@@ -189,8 +189,8 @@ TEST_F(BadMessageTest, WhatIsNoMessageIsRefused) {
   EXPECT_EQ(status.error_message(), "the message is not a GenerateRequest");
 }
 
-// Of two bytes each on their way, of hundreds once they are read.
-TEST_F(BadMessageTest, AMessageOfManySmallOnesIsRefusedUnread) {
+// Two bytes each when sent, hundreds once parsed.
+TEST_F(BadMessageTest, AMessageOfManySmallValuesIsRefusedUnparsed) {
   start();
   std::string messages;
   for (int i = 0; i < 500'000; ++i) messages += std::string("\x0a\x00", 2);
@@ -226,7 +226,7 @@ TEST_F(BadMessageTest, APromptOverTheLimitIsRefused) {
   EXPECT_TRUE(generate(text_request("1234567890")).status.ok());
 }
 
-TEST_F(BadMessageTest, AnEmptyPromptMayGoOnInASession) {
+TEST_F(BadMessageTest, AnEmptyPromptMayContinueASession) {
   start();
   v1::GenerateRequest request;
   request.set_session("s");

@@ -1,4 +1,4 @@
-// Messages instead of a prompt, over real sockets: their ids, sessions, refusals.
+// Chat messages instead of a prompt, over real sockets: ids, sessions, refusals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ class ChatTest : public RpcFixture {
     add(request.mutable_messages(), "user", content);
     return request;
   }
-  // Bytes are their own ids; 's' and 'e' in the marks stand for BOS and EOS.
+  // Bytes are ids; 's' and 'e' in the marks are BOS and EOS.
   static Ids ids(const std::string& text, const std::string& controls = "") {
     Ids all;
     for (size_t i = 0; i < text.size(); ++i) {
@@ -56,7 +56,7 @@ class ChatTest : public RpcFixture {
   }
 };
 
-TEST_F(ChatTest, AreWrittenByTheTemplate) {
+TEST_F(ChatTest, AreRenderedByTheTemplate) {
   start_with(kTemplate);
   ASSERT_TRUE(generate(user("hi")).status.ok());
   EXPECT_EQ(engine_->last_request().prompt.ids, ids("su:hi|a:", "s"));
@@ -68,10 +68,10 @@ TEST_F(ChatTest, AreWrittenByTheTemplate) {
   more.mutable_messages()->set_variables_json(R"({"extra": "<s>"})");
   ASSERT_TRUE(generate(more).status.ok());
   EXPECT_EQ(engine_->last_request().prompt.ids, ids("su:hi <s>|a:</s>e|2<s>", "s               e"))
-      << "only the template's own are control tokens";
+      << "only those of the template are control tokens";
 }
 
-TEST_F(ChatTest, PartsThatAreNoTextAreRefusedByName) {
+TEST_F(ChatTest, PartsOtherThanTextAreRefusedByName) {
   start_with(kTemplate);
   const auto with_content = [&](const std::string& content) {
     v1::GenerateRequest request;
@@ -94,7 +94,7 @@ TEST_F(ChatTest, PartsThatAreNoTextAreRefusedByName) {
               HasSubstr("messages: [1] must have content or tool_calls"));
 }
 
-TEST_F(ChatTest, TheLastMessageCanGoOn) {
+TEST_F(ChatTest, TheLastMessageCanBeContinued) {
   start_with(kTemplate);
   v1::GenerateRequest request = user("q");
   add(request.mutable_messages(), "assistant", "Sure");
@@ -105,7 +105,7 @@ TEST_F(ChatTest, TheLastMessageCanGoOn) {
   EXPECT_THAT(generate(request).status.error_message(), HasSubstr("must not both be true"));
 }
 
-TEST_F(ChatTest, BosComesOnceWhereTheModelNeedsIt) {
+TEST_F(ChatTest, BosOccursOnceIfTheModelNeedsIt) {
   ServingInfo info = fake_info();
   info.tokens.force_bos = true;
   start_with("{{ messages[0].content }}", info);
@@ -140,7 +140,7 @@ TEST_F(ChatTest, ASessionsTurnIsRenderedTwiceForEachReading) {
   EXPECT_EQ(chat_.format->renderings() - before, 4);
 }
 
-TEST_F(ChatTest, ASessionCannotGoOnWhereTheTemplateRewritesThePast) {
+TEST_F(ChatTest, ASessionCannotContinueIfTheTemplateRewritesThePast) {
   start_with("{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}");
   v1::GenerateRequest request = user("hi");
   EXPECT_TRUE(generate(request).status.ok());
@@ -150,7 +150,7 @@ TEST_F(ChatTest, ASessionCannotGoOnWhereTheTemplateRewritesThePast) {
   EXPECT_THAT(status.error_message(), HasSubstr("a session cannot begin with them"));
 }
 
-TEST_F(ChatTest, TheAnswerEndsWhereTheTemplateEndsItsTurns) {
+TEST_F(ChatTest, TheAnswerEndsWhereTheTemplateEndsATurn) {
   ServingInfo info = fake_info();
   info.tokens.eos = {kBos};  // not what the template writes
   start_with(kTemplate, info);
@@ -169,7 +169,7 @@ constexpr const char* kHermes =
     "}}\", \"arguments\": {{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}|"
     "{% endfor %}";
 
-// The engine answers with two calls behind a text.
+// The engine answers with a text and two tool calls.
 class ToolUseTest : public ChatTest {
  protected:
   void SetUp() override {
@@ -206,7 +206,7 @@ class ToolUseTest : public ChatTest {
   }
 };
 
-TEST_F(ToolUseTest, CallsComeBesideTheText) {
+TEST_F(ToolUseTest, CallsComeWithTheText) {
   const Generated got = generate(asked());
   ASSERT_TRUE(got.status.ok()) << got.status.error_message();
   EXPECT_EQ(got.text(), "So: ");
@@ -284,7 +284,7 @@ TEST_F(ChatTest, TokenizeShowsTheIds) {
   EXPECT_EQ(got, ids("e|u:hi|a:", "e"));
 }
 
-TEST_F(ChatTest, RefusalsSayWhatToChange) {
+TEST_F(ChatTest, RefusalsNameTheChange) {
   start_with("{% if messages | length > 1 %}{{ raise_exception('one only') }}{% endif %}");
   const auto refusal = [&](const v1::GenerateRequest& request) {
     const grpc::Status status = generate(request).status;
@@ -303,10 +303,10 @@ TEST_F(ChatTest, RefusalsSayWhatToChange) {
   request = user("a");
   request.set_parse_special(true);
   EXPECT_THAT(refusal(request), HasSubstr("parse_special is for text"));
-  EXPECT_THAT(refusal(user("a")), HasSubstr("at least one token")) << "it writes nothing";
+  EXPECT_THAT(refusal(user("a")), HasSubstr("at least one token")) << "its output is empty";
 }
 
-TEST_F(ChatTest, TheServerSaysWhetherThereIsATemplate) {
+TEST_F(ChatTest, TheServerReportsWhetherItHasATemplate) {
   const auto info = [&] {
     grpc::ClientContext context;
     v1::ModelInfo response;

@@ -1,4 +1,4 @@
-// What a client can make the server hold before any call of ours begins.
+// Memory and connections that a client can make the server use before a call starts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -19,7 +19,7 @@ using ::testing::Not;
 
 class RpcConnectionsTest : public RpcFixture {};
 
-TEST_F(RpcConnectionsTest, ACompressedMessageIsTakenOnlyWhereThatIsAllowed) {
+TEST_F(RpcConnectionsTest, ACompressedMessageIsAcceptedOnlyIfAllowed) {
   for (const bool allowed : {false, true}) {
     start({}, {.rpc = {.request_compression = allowed}});
     grpc::ClientContext context;
@@ -55,7 +55,7 @@ TEST_F(RpcConnectionsTest, AMessageSizeThatGrpcCannotCountIsRefused) {
   }
 }
 
-TEST_F(RpcConnectionsTest, AConnectionTooManyFromAnAddressIsClosed) {
+TEST_F(RpcConnectionsTest, AConnectionOverTheLimitPerAddressIsClosed) {
   start({}, {.rpc = {.max_connections_by_address = 2}});
   EXPECT_TRUE(generate(text_request("x")).status.ok());
   const auto second = connect(), third = connect();
@@ -77,7 +77,7 @@ TEST_F(RpcConnectionsTest, AUnixSocketIsServedWithinTheLimits) {
   EXPECT_EQ(server.port(), 0);
   std::vector<std::shared_ptr<grpc::Channel>> channels;
   for (int i = 0; i < 3; ++i) {
-    grpc::ChannelArguments apart;  // each a connection of its own
+    grpc::ChannelArguments apart;  // a separate connection each
     apart.SetInt("number", i);
     channels.push_back(
         grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), apart));

@@ -1,4 +1,4 @@
-// How streams end that do not end well, and what is left of them: nothing.
+// Streams that fail or are cancelled: their end, and that they free everything.
 #include <gmock/gmock.h>
 
 #include "tests/support/rpc_fixture.h"
@@ -20,7 +20,7 @@ class EndingTest : public RpcFixture {
     v1::GenerateResponse response;
   };
 
-  // Every request gets 'a' without end.
+  // Every request gets an endless stream of 'a'.
   void start_endless(microseconds step, int max_queue = 64) {
     start({.step = step,
            .script =
@@ -47,7 +47,7 @@ class EndingTest : public RpcFixture {
   }
 };
 
-TEST_F(EndingTest, AClientThatLeavesEndsItsTokens) {
+TEST_F(EndingTest, ADisconnectedClientsRequestEnds) {
   start_endless(microseconds(200));
   const auto call = open(*inference_, long_request());
   ASSERT_TRUE(call->reader->Read(&call->response));  // what was understood
@@ -59,7 +59,7 @@ TEST_F(EndingTest, AClientThatLeavesEndsItsTokens) {
   EXPECT_LT(engine_->generated(), 500'000);
 }
 
-TEST_F(EndingTest, AClientThatLeavesTheQueue) {
+TEST_F(EndingTest, ADisconnectedClientLeavesTheQueue) {
   start_endless(microseconds(200));
   engine_->hold(true);
   v1::GenerateRequest request = long_request();
@@ -73,7 +73,7 @@ TEST_F(EndingTest, AClientThatLeavesTheQueue) {
   EXPECT_EQ(engine_->generated(), 0);
 }
 
-TEST_F(EndingTest, AbortEndsARequestByItsName) {
+TEST_F(EndingTest, AbortEndsARequestById) {
   start_endless(microseconds(200));
   const auto abort = [&](const std::string& id) {
     v1::AbortRequest request;
@@ -125,7 +125,7 @@ TEST_F(EndingTest, DeadlinesReachTheEngineAndEndTheRequest) {
   call->reader->Finish();
 }
 
-TEST_F(EndingTest, WhatTheEngineRefusesHasItsCode) {
+TEST_F(EndingTest, RefusalsOfTheEngineHaveTheirCode) {
   StreamEnd refusal;
   start({.script = [&](const Request&) { return FakeEngine::Play{{}, refusal}; }});
   const std::vector<std::pair<EndReason, StatusCode>> cases = {
@@ -156,7 +156,7 @@ TEST_F(EndingTest, WhatTheEngineRefusesHasItsCode) {
   }
 }
 
-TEST_F(EndingTest, NoUsableDistributionIsInternalAndWhatCameBeforeArrives) {
+TEST_F(EndingTest, NoUsableDistributionIsInternalAndEarlierTokensArrive) {
   start({.script = [](const Request&) {
     return FakeEngine::Play{.tokens = {{'a', 'b'}}, .failure = EndReason::kInternal};
   }});
@@ -167,7 +167,7 @@ TEST_F(EndingTest, NoUsableDistributionIsInternalAndWhatCameBeforeArrives) {
   EXPECT_FALSE(answer.messages.back().has_final());
 }
 
-TEST_F(EndingTest, AFullQueueSaysWhenToComeAgain) {
+TEST_F(EndingTest, AFullQueueSaysWhenToRetry) {
   start({}, {}, 2);
   engine_->hold(true);
   const auto first = open(*inference_, text_request("a")),
@@ -189,7 +189,7 @@ TEST_F(EndingTest, AFullQueueSaysWhenToComeAgain) {
   EXPECT_TRUE(generate(text_request("c")).status.ok());
 }
 
-TEST_F(EndingTest, WhoIsRefusedBecauseOfTheLoadIsToldWhenToComeAgain) {
+TEST_F(EndingTest, ARefusalBecauseOfLoadSaysWhenToRetry) {
   start({.script = [](const Request&) {
     return FakeEngine::Play{{}, StreamEnd{.reason = EndReason::kOverloaded, .retry_seconds = 2.5}};
   }});
@@ -199,7 +199,7 @@ TEST_F(EndingTest, WhoIsRefusedBecauseOfTheLoadIsToldWhenToComeAgain) {
   EXPECT_EQ(pushback->second, "2500");
 }
 
-TEST_F(EndingTest, RequestsThatDoNotFitIntoTheirMemoryAreRefused) {
+TEST_F(EndingTest, RequestsThatExceedTheirMemoryAreRefused) {
   start({}, {.core = {.max_bytes_under_way = 10000}});
   engine_->hold(true);
   const std::string text(6000, 'x');
@@ -222,12 +222,13 @@ TEST_F(EndingTest, RequestsThatDoNotFitIntoTheirMemoryAreRefused) {
     }
     EXPECT_TRUE((*call)->reader->Finish().ok());
   }
-  // The last of it is given back when the call is gone, a little after its end.
+  // The memory is freed when the call object is deleted, shortly after its end.
   EXPECT_TRUE(nothing_left());
-  EXPECT_TRUE(generate(text_request(std::string(20000, 'x'))).status.ok()) << "alone it fits";
+  EXPECT_TRUE(generate(text_request(std::string(20000, 'x'))).status.ok())
+      << "without others it fits";
 }
 
-TEST_F(EndingTest, ARequestIdIsUniqueWhileUnderWay) {
+TEST_F(EndingTest, ARequestIdIsUniqueWhileItRuns) {
   start();
   engine_->hold(true);
   v1::GenerateRequest request = text_request("x");
@@ -244,10 +245,10 @@ TEST_F(EndingTest, ARequestIdIsUniqueWhileUnderWay) {
   EXPECT_TRUE(generate(request).status.ok());  // free again
 }
 
-// With and without a stop string, which makes the server look at every token at once.
+// With and without a stop string, for which the server checks each token.
 class SlowReaderTest : public EndingTest, public ::testing::WithParamInterface<bool> {};
 
-TEST_P(SlowReaderTest, CostsTheEngineNothingAndGetsWhatHasGathered) {
+TEST_P(SlowReaderTest, DoesNotDelayTheEngineAndGetsAllTokens) {
   constexpr int kTokens = 10'000;
   start_endless(microseconds(1));  // slowly enough for a message a token
   v1::GenerateRequest request = text_request("x");
@@ -261,7 +262,8 @@ TEST_P(SlowReaderTest, CostsTheEngineNothingAndGetsWhatHasGathered) {
       grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(server_->port()),
                                 grpc::InsecureChannelCredentials(), arguments));
   const auto call = open(*stub, request);
-  ASSERT_TRUE(eventually([&] { return engine_->generated() == kTokens; }));  // nobody reads
+  ASSERT_TRUE(
+      eventually([&] { return engine_->generated() == kTokens; }));  // the client does not read
   int64_t messages = 0, ids = 0, text = 0;
   while (call->reader->Read(&call->response)) {
     ++messages;
@@ -271,12 +273,12 @@ TEST_P(SlowReaderTest, CostsTheEngineNothingAndGetsWhatHasGathered) {
   EXPECT_TRUE(call->reader->Finish().ok());
   EXPECT_EQ(ids, kTokens);
   EXPECT_EQ(text, kTokens);
-  // Those that fit into the connection's buffers, then what gathered.
+  // Single tokens while the connection's buffers have space, then all tokens since.
   EXPECT_LT(messages, kTokens / 2);
 }
 INSTANTIATE_TEST_SUITE_P(StopString, SlowReaderTest, ::testing::Bool());
 
-TEST_F(EndingTest, AThousandCallsThatOpenAndLeave) {
+TEST_F(EndingTest, AThousandCallsThatOpenAndCancel) {
   start_endless(microseconds(500), 100);
   for (int round = 0; round < 10; ++round) {
     engine_->hold(round % 3 == 2);  // then they leave from the queue

@@ -1,4 +1,4 @@
-// What throws on the text threads and on those that deliver: one call ends for it, by name.
+// Exceptions on text and delivery threads end one call, with an error.
 #include <gmock/gmock.h>
 
 #include <new>

@@ -1,4 +1,4 @@
-// What of a request reaches the engine, and what of its course reaches the metrics.
+// Parameters of a request that reach the engine, and the metrics of its progress.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -11,7 +11,7 @@ namespace recurve::parameters_test {
 
 class ParametersTest : public RpcFixture {
  protected:
-  // A number in Prometheus' text; -1 where the series is missing.
+  // A value in Prometheus' text; -1: the series is missing.
   int count(const std::string& series) const {
     const std::string text = metrics_.text();
     const size_t at = text.find("\n" + series + " ");
@@ -65,7 +65,7 @@ TEST_F(ParametersTest, ReachTheEngine) {
   EXPECT_EQ(p.prompt_logprobs, 4);
 }
 
-TEST_F(ParametersTest, LeftOutAreWhatTheProtocolSays) {
+TEST_F(ParametersTest, DefaultsAreThoseOfTheProtocol) {
   start();
   ASSERT_TRUE(generate(text_request("x")).status.ok());
   EXPECT_EQ(engine_->last_request().deadline, std::nullopt);
@@ -82,13 +82,13 @@ TEST_F(ParametersTest, LeftOutAreWhatTheProtocolSays) {
   EXPECT_EQ(p.prompt_logprobs, -1);
 }
 
-TEST_F(ParametersTest, DefaultOfMaxTokensBowsToTheServersLimit) {
+TEST_F(ParametersTest, DefaultOfMaxTokensIsCappedByTheServersLimit) {
   start({}, {.core = {.max_generated_tokens = 10}});
   ASSERT_TRUE(generate(text_request("x")).status.ok());
   EXPECT_EQ(engine_->last_request().sampling.max_tokens, 10);
 }
 
-TEST_F(ParametersTest, NothingIsGeneratedWhereMaxTokensIsZero) {
+TEST_F(ParametersTest, NothingIsGeneratedIfMaxTokensIsZero) {
   start();
   v1::GenerateRequest request = text_request("x");
   request.mutable_stop()->set_max_tokens(0);
@@ -114,7 +114,7 @@ TEST_F(ParametersTest, TwoRequestsInterleaveAndDoNotMix) {
   EXPECT_EQ(good, 6);
 }
 
-TEST_F(ParametersTest, RequestsAndTheirEndingsAreCounted) {
+TEST_F(ParametersTest, RequestsAndTheirEndsAreCounted) {
   start();
   ASSERT_TRUE(generate(text_request("four")).status.ok());
   ASSERT_FALSE(generate(text_request("")).status.ok());
@@ -122,7 +122,7 @@ TEST_F(ParametersTest, RequestsAndTheirEndingsAreCounted) {
   EXPECT_EQ(count("recurve_requests_finished_total{reason=\"eos\"}"), 1);
   EXPECT_EQ(count("recurve_errors_total{code=\"INVALID_ARGUMENT\"}"), 1);
   EXPECT_EQ(count("recurve_time_to_first_token_seconds_count"), 1);
-  // The answer's five tokens, of which the first has none before it, in one piece or several.
+  // Four intervals between the answer's five tokens, in one message or several.
   EXPECT_LE(count("recurve_inter_token_seconds_count"), 4);
 }
 

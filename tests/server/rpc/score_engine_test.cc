@@ -30,7 +30,7 @@ class ScoreEngineTest : public ::testing::Test {
     thread_.join();
   }
 
-  // The text in the pieces that `next` gives; false: no more.
+  // Scores the text in the pieces that `next` returns; false: no more.
   v1::ScoreFinal score(const std::function<bool(std::string*)>& next,
                        std::vector<float>* logprobs = nullptr) {
     grpc::ClientContext context;
@@ -127,7 +127,7 @@ TEST_F(ScoreEngineTest, TokensAreAsLikelyAsInAPrompt) {
   EXPECT_EQ(scored, prompt);
 }
 
-// Several at once, with neighbours that come and go.
+// Several at once, while other requests start and end.
 TEST_F(ScoreEngineTest, NeighboursChangeNothing) {
   const std::string text = some_text(20'000, 4);
   const double alone = score(in_pieces(text, 1, 20'000)).sum_logprob();
@@ -142,8 +142,7 @@ TEST_F(ScoreEngineTest, NeighboursChangeNothing) {
   for (const double sum : sums) EXPECT_EQ(sum, alone);
 }
 
-// What this process takes. A sanitizer keeps freed memory from use for a while: there, what is
-// allocated counts.
+// Memory of this process. Sanitizers delay the reuse of freed memory: there, allocated bytes count.
 size_t memory_in_use() {
 #ifdef RECURVE_SANITIZED
   return __sanitizer_get_current_allocated_bytes();

@@ -12,7 +12,7 @@ namespace recurve::score_test {
 using grpc::StatusCode;
 using ::testing::HasSubstr;
 
-// What the fake engine says of every token it absorbs but the first: log-probability -1.
+// The fake engine reports log-probability -1 for every token after the first.
 class ScoreTest : public RpcFixture {
  protected:
   struct Scored {
@@ -47,7 +47,7 @@ class ScoreTest : public RpcFixture {
 
 TEST_F(ScoreTest, SumsOverAllPieces) {
   start();
-  // The second border falls within the character é.
+  // The second border is inside the character é.
   const Scored got = score({text("abc"), text("d\xC3"), text("\xA9")});
   ASSERT_TRUE(got.status.ok()) << got.status.error_message();
   EXPECT_TRUE(got.messages.front().has_prompt());
@@ -61,7 +61,7 @@ TEST_F(ScoreTest, SumsOverAllPieces) {
   for (const auto& m : got.messages) EXPECT_EQ(m.progress().tokens_size(), 0);
 }
 
-TEST_F(ScoreTest, TokensComeWhereAskedFor) {
+TEST_F(ScoreTest, TokensComeIfRequested) {
   start();
   v1::ScoreRequest first;
   first.mutable_options()->set_top(2);
@@ -79,7 +79,7 @@ TEST_F(ScoreTest, TokensComeWhereAskedFor) {
   EXPECT_EQ(scored, (std::vector<int32_t>{'x', 'y', 'z'}));
 }
 
-TEST_F(ScoreTest, ManyTokensComeInSeveralMessages) {
+TEST_F(ScoreTest, ManyTokensTakeSeveralMessages) {
   start();
   v1::ScoreRequest first = text(std::string(20'000, 'a'));
   first.mutable_options()->set_top(5);
@@ -94,7 +94,7 @@ TEST_F(ScoreTest, ManyTokensComeInSeveralMessages) {
   EXPECT_GT(got.messages.size(), 10u);
 }
 
-TEST_F(ScoreTest, IdsAreTakenAsTheyAre) {
+TEST_F(ScoreTest, IdsAreUsedUnchanged) {
   start();
   const Scored got = score({ids({'a', FakeTokenizer::kWords}), ids({'b'})});
   ASSERT_TRUE(got.status.ok());
@@ -102,7 +102,7 @@ TEST_F(ScoreTest, IdsAreTakenAsTheyAre) {
   EXPECT_EQ(got.final().text_bytes(), 7);     // "a" "hello" "b"
 }
 
-// However many a message has: the engine's thread copies none but the next ones.
+// A message may have any number: the engine's thread only copies the next ones.
 TEST_F(ScoreTest, IdsReachTheEngineInPortions) {
   start();
   const Scored got = score({ids(std::vector<int32_t>(100'000, 'a')), ids({'b'})});
@@ -142,11 +142,11 @@ TEST_F(ScoreTest, BadInputHasItsCode) {
   EXPECT_TRUE(score({text("fine")}).status.ok());
 }
 
-TEST_F(ScoreTest, ARefusalCutsAClientOffThatIsStillSending) {
+TEST_F(ScoreTest, ARefusalEndsACallThatIsStillSending) {
   start();
   grpc::ClientContext context;
   const auto stream = inference_->Score(&context);
-  // Never half-closed: the refusal must not wait for that, nor for the engine, which is at it.
+  // Never half-closed: the refusal must not wait for that or for the busy engine.
   ASSERT_TRUE(stream->Write(text(std::string(10'000, 'a'))));
   ASSERT_TRUE(eventually([&] { return engine_->running() == 1; }));
   ASSERT_TRUE(stream->Write(text("\xFF")));
@@ -167,7 +167,7 @@ TEST_F(ScoreTest, TextIsScoredBeforeItHasEnded) {
   v1::ScoreResponse response;
   ASSERT_TRUE(stream->Read(&response));
   EXPECT_TRUE(response.has_prompt());
-  EXPECT_EQ(response.prompt().prompt_tokens(), 0);  // nobody knows yet
+  EXPECT_EQ(response.prompt().prompt_tokens(), 0);  // not known yet
   ASSERT_TRUE(stream->Read(&response));
   EXPECT_GE(response.progress().scored_tokens(), 4096);
   ASSERT_TRUE(stream->Write(text("the end")));
@@ -179,8 +179,8 @@ TEST_F(ScoreTest, TextIsScoredBeforeItHasEnded) {
   EXPECT_EQ(response.final().usage().prompt_tokens(), 5008);
 }
 
-// The engine is ahead of a client that does not read; the client then has to wait.
-TEST_F(ScoreTest, AClientThatDoesNotReadIsNotReadEither) {
+// The engine waits for a client that does not read, and then the client has to wait.
+TEST_F(ScoreTest, AClientThatDoesNotReadIsNotRead) {
   start();
   grpc::ClientContext context;
   const auto stream = inference_->Score(&context);
@@ -206,7 +206,7 @@ TEST_F(ScoreTest, AClientThatDoesNotReadIsNotReadEither) {
   EXPECT_TRUE(eventually([&] { return core_->under_way() == 0 && engine_->running() == 0; }));
 }
 
-TEST_F(ScoreTest, ASlotIsFreedWhateverEndsTheText) {
+TEST_F(ScoreTest, ASlotIsFreedForEveryEndOfTheText) {
   start();
   const auto now = std::chrono::system_clock::now;
   ASSERT_TRUE(channel_->WaitForConnected(now() + std::chrono::seconds(60)));
@@ -257,7 +257,7 @@ TEST_F(ScoreTest, ASlotIsFreedWhateverEndsTheText) {
   EXPECT_TRUE(eventually([&] { return core_->under_way() == 0; }));
 }
 
-TEST_F(ScoreTest, AClientThatLeavesWhileItSendsLeavesNothing) {
+TEST_F(ScoreTest, ACallCancelledWhileSendingFreesEverything) {
   start();
   grpc::ClientContext context;
   const auto stream = inference_->Score(&context);
@@ -268,9 +268,9 @@ TEST_F(ScoreTest, AClientThatLeavesWhileItSendsLeavesNothing) {
   EXPECT_TRUE(eventually([&] { return core_->under_way() == 0; }));
 }
 
-TEST_F(ScoreTest, DrainCutsOffAClientThatNeverEndsItsText) {
-  // A call is under way a moment before it is refused or not. Where the drain comes in that moment,
-  // another server is asked.
+TEST_F(ScoreTest, DrainEndsACallWhoseTextDoesNotEnd) {
+  // A call counts as running shortly before it is accepted or refused. If the drain comes in that
+  // time, try with another server.
   bool cut_off = false;
   for (int left = 10; left > 0 && !cut_off; --left) {
     TearDown();

@@ -16,8 +16,8 @@ FakeEngine::Options endless() {
           }};
 }
 
-// HealthCheckRequest and HealthCheckResponse by hand: their service has no stub here, because the
-// server's library holds the same protocol.
+// HealthCheckRequest and HealthCheckResponse by hand: the stub would define the same protocol as
+// the server's library.
 constexpr const char* kServing = "\x08\x01";
 constexpr const char* kNotServing = "\x08\x02";
 std::string health_request(const std::string& service) {
@@ -70,7 +70,7 @@ TEST_F(ServiceTest, LoadingIsNotServing) {
   EXPECT_TRUE(generate(text_request("x")).status.ok());
 }
 
-TEST_F(ServiceTest, HealthWatchersHearOfEveryChange) {
+TEST_F(ServiceTest, HealthWatchersSeeEveryChange) {
   serve_ = false;
   start();
   const grpc::internal::RpcMethod rpc("/grpc.health.v1.Health/Watch",
@@ -92,7 +92,7 @@ TEST_F(ServiceTest, HealthWatchersHearOfEveryChange) {
   reader->Finish();
 }
 
-TEST_F(ServiceTest, DrainLetsRequestsEndAndRefusesNewOnes) {
+TEST_F(ServiceTest, DrainFinishesRequestsAndRefusesNewOnes) {
   start();
   engine_->hold(true);
   std::thread under_way([&] { EXPECT_EQ(generate(text_request("last")).text(), "last"); });
@@ -104,14 +104,14 @@ TEST_F(ServiceTest, DrainLetsRequestsEndAndRefusesNewOnes) {
   EXPECT_EQ(refused.status.error_code(), StatusCode::UNAVAILABLE);
   EXPECT_THAT(refused.status.error_message(), HasSubstr("draining"));
   const auto mark = refused.trailers.find("recurve-state");
-  ASSERT_NE(mark, refused.trailers.end()) << "what tells it from a connection that was lost";
+  ASSERT_NE(mark, refused.trailers.end()) << "distinguishes it from a lost connection";
   EXPECT_EQ(mark->second, "draining");
   engine_->hold(false);
   under_way.join();
   drain.join();
 }
 
-TEST_F(ServiceTest, WhatIsLeftAtTheDrainsDeadlineGetsUnavailable) {
+TEST_F(ServiceTest, RequestsAtTheDrainsDeadlineGetUnavailable) {
   start(endless());
   grpc::ClientContext context;
   const auto reader = inference_->Generate(&context, long_request());
@@ -137,7 +137,7 @@ TEST_F(ServiceTest, ServeAfterDrainDoesNotServe) {
   EXPECT_EQ(generate(text_request("x")).status.error_code(), StatusCode::UNAVAILABLE);
 }
 
-TEST_F(ServiceTest, ShutdownEndsWhatIsUnderWay) {
+TEST_F(ServiceTest, ShutdownEndsRunningCalls) {
   start(endless());
   grpc::ClientContext context;
   const auto reader = inference_->Generate(&context, long_request());
@@ -151,7 +151,7 @@ TEST_F(ServiceTest, ShutdownEndsWhatIsUnderWay) {
   EXPECT_FALSE(reader->Finish().ok());
 }
 
-TEST_F(ServiceTest, DrainRpcTellsItsOwner) {
+TEST_F(ServiceTest, DrainRpcCallsOnDrain) {
   std::atomic<double> asked{-1};
   start({}, {.core = {.drain_seconds = 12, .on_drain = [&](double seconds) { asked = seconds; }}});
   const auto drain = [&](std::optional<double> seconds) {
@@ -196,7 +196,7 @@ TEST_F(ServiceTest, ReflectionListsTheServices) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
-TEST_F(ServiceTest, ATakenPortIsSaidInASentence) {
+TEST_F(ServiceTest, APortInUseIsReported) {
   start();
   const std::string address = "127.0.0.1:" + std::to_string(server_->port());
   for (const std::string& bad : {address, std::string("no such address")}) {
@@ -209,7 +209,7 @@ TEST_F(ServiceTest, ATakenPortIsSaidInASentence) {
   }
 }
 
-TEST_F(ServiceTest, InfoIsWhatWasGiven) {
+TEST_F(ServiceTest, InfoHasTheConfiguredValues) {
   start({}, {.core = {.version = "1.2.3", .max_prompt_tokens = 77}});
   v1::ModelInfo model;
   grpc::ClientContext first, second;

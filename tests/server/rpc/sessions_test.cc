@@ -74,7 +74,7 @@ TEST_F(SessionsTest, EveryCallBecomesItsCommand) {
   EXPECT_EQ(last().kind, Kind::kClose);
 }
 
-// Only the engine knows whether a session has absorbed anything when its turn comes.
+// Only the engine knows whether the session is empty when the request runs.
 TEST_F(SessionsTest, TextIsReadBothAsAStartAndAsContinued) {
   marks_start_ = true;
   start();
@@ -88,7 +88,7 @@ TEST_F(SessionsTest, TextIsReadBothAsAStartAndAsContinued) {
   EXPECT_EQ(engine_->last_request().continued_prompt->ids, (std::vector<int32_t>{'a', 'b'}));
 }
 
-TEST_F(SessionsTest, TheAnswerIsTheEngines) {
+TEST_F(SessionsTest, TheAnswerIsThatOfTheEngine) {
   start();
   const SessionInfo info{.name = "s",
                          .parent = "p",
@@ -123,7 +123,7 @@ TEST_F(SessionsTest, TheAnswerIsTheEngines) {
   EXPECT_EQ(session.marks(0).position(), 7);
 }
 
-TEST_F(SessionsTest, NamesAreMadeWhereNoneIsGiven) {
+TEST_F(SessionsTest, MissingNamesAreGenerated) {
   start();
   v1::Session session;
   ASSERT_TRUE(call(&Stub::Open, {}, &session).ok());
@@ -133,7 +133,7 @@ TEST_F(SessionsTest, NamesAreMadeWhereNoneIsGiven) {
   EXPECT_NE(last().name, first);
 }
 
-TEST_F(SessionsTest, ListGoesOnWhereThePageEnded) {
+TEST_F(SessionsTest, ListContinuesAfterThePage) {
   start();
   engine_->answer_sessions({.sessions = {{.name = "a"}, {.name = "b"}}, .more = true});
   v1::ListSessionsRequest request;

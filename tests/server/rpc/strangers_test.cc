@@ -1,11 +1,11 @@
-// Where there are keys, a call without one is refused at its headers.
+// On a server with keys, a call without one is refused at its headers.
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>
 #include <grpcpp/generic/generic_stub.h>
 
 #include <string>
 
-#include "server/identity/key_store.h"
+#include "server/identity/key_file.h"
 #include "server/identity/keyring.h"
 #include "tests/support/rpc_fixture.h"
 #include "tests/support/temp_dir.h"
@@ -20,7 +20,7 @@ class StrangersTest : public RpcFixture {
     key_ = add_key((folder_ / "keys.json").string(), "alice", Role::kUser, {});
     start({}, {.core = {.keys = std::make_shared<Keyring>((folder_ / "keys.json").string())}});
   }
-  // Of a call of whose message nothing is sent, with that many seconds for its status.
+  // The status, within that many seconds, of a call without a message.
   grpc::Status status_without_message(const std::string& path, int seconds,
                                       const std::string& key = "") {
     grpc::ClientContext context;
@@ -44,7 +44,7 @@ class StrangersTest : public RpcFixture {
   std::string key_;
 };
 
-TEST_F(StrangersTest, EveryCallOfAStrangerIsRefusedBeforeItsMessageHasCome) {
+TEST_F(StrangersTest, ACallWithoutAKeyIsRefusedBeforeItsMessageIsRead) {
   start_with_keys();
   const auto* pool = google::protobuf::DescriptorPool::generated_pool();
   for (const char* name : {"Inference", "Sessions", "Control"}) {
@@ -60,7 +60,7 @@ TEST_F(StrangersTest, EveryCallOfAStrangerIsRefusedBeforeItsMessageHasCome) {
   }
 }
 
-TEST_F(StrangersTest, WhoHasAKeyIsWaitedForAndAnswered) {
+TEST_F(StrangersTest, ACallWithAKeyIsAnswered) {
   start_with_keys();
   EXPECT_EQ(status_without_message("/recurve.v1.Inference/Generate", 1, key_).error_code(),
             StatusCode::DEADLINE_EXCEEDED);

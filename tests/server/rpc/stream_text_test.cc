@@ -1,4 +1,4 @@
-// What a stream of Generate holds: first and last message, text, stops, log-probabilities.
+// The messages of a Generate stream: first and last one, text, stops, log-probabilities.
 #include <gmock/gmock.h>
 
 #include "server/text/utf8.h"
@@ -20,7 +20,7 @@ class GenerateTest : public RpcFixture {
            .script = [tokens](const Request&) { return FakeEngine::Play{.tokens = tokens}; }});
   }
 
-  // The promises of every stream that ends well.
+  // Guarantees of every successful stream.
   static void expect_order(const Generated& answer) {
     ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
     ASSERT_GE(answer.messages.size(), 2u);
@@ -40,7 +40,7 @@ class GenerateTest : public RpcFixture {
   }
 };
 
-TEST_F(GenerateTest, PromptInfoThenChunksThenTheLastWord) {
+TEST_F(GenerateTest, PromptInfoThenChunksThenTheFinalMessage) {
   start();
   v1::GenerateRequest request = text_request("abc");
   request.set_request_id("me");
@@ -61,7 +61,7 @@ TEST_F(GenerateTest, PromptInfoThenChunksThenTheLastWord) {
   EXPECT_EQ(answer.final().usage().queue_seconds(), 0.25);
 }
 
-TEST_F(GenerateTest, WhoeverGivesNoSeedIsToldTheOneDrawn) {
+TEST_F(GenerateTest, WithoutASeedTheDrawnOneIsReturned) {
   start();
   const uint64_t first = good(text_request("a")).prompt().seed();
   EXPECT_EQ(engine_->last_request().sampling.seed, first);
@@ -76,7 +76,7 @@ TEST_F(GenerateTest, TextIsWholeCharacters) {
   EXPECT_EQ(good(text_request("x")).text(), text);
 }
 
-TEST_F(GenerateTest, WhatIsNoCharacterBecomesAReplacement) {
+TEST_F(GenerateTest, InvalidBytesBecomeReplacementCharacters) {
   play({{0xFF, 'a', 0xE2, 0x82}});
   v1::GenerateRequest request = text_request("x");
   request.mutable_stop()->set_max_tokens(4);  // ends within a character
@@ -94,7 +94,7 @@ struct StopCase {
 };
 class StopStringTest : public GenerateTest, public ::testing::WithParamInterface<bool> {};
 
-TEST_P(StopStringTest, EndsTheAnswerWhereverTokenBordersFall) {
+TEST_P(StopStringTest, EndsTheAnswerAtAnyTokenBorders) {
   const std::vector<StopCase> cases = {{{kHello, kWorld}, "lo wo", "hel", "hello wo", 2},
                                        {{'a', kXEndY}, "END", "ax", "axEND", 2},
                                        {{'a', 'b', 'c'}, "c", "ab", "abc", 3},
@@ -125,7 +125,7 @@ TEST_P(StopStringTest, EndsTheAnswerWhereverTokenBordersFall) {
 }
 INSTANTIATE_TEST_SUITE_P(IncludeStop, StopStringTest, ::testing::Bool());
 
-TEST_F(GenerateTest, WhatMightHaveBeenAStopStringIsTextInTheEnd) {
+TEST_F(GenerateTest, APartialStopStringIsTextInTheEnd) {
   play({{kHello}});
   v1::GenerateRequest request = text_request("x");
   request.mutable_stop()->add_stop_strings("lo wo");
@@ -207,7 +207,7 @@ TEST_F(GenerateTest, LogProbabilities) {
   EXPECT_EQ(tokens[2].token(), "");      // a control token
 }
 
-TEST_F(GenerateTest, ALongListOfLogProbabilitiesComesInPieces) {
+TEST_F(GenerateTest, ALongListOfLogProbabilitiesIsSplit) {
   start();
   v1::GenerateRequest request;
   for (int i = 0; i < 20000; ++i) request.mutable_ids()->add_ids(i % 256);

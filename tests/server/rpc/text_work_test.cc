@@ -1,4 +1,4 @@
-// Work on texts: what is long keeps nobody waiting, and what nobody wants any more is not done.
+// Work on texts: long texts do not delay short ones, and work for cancelled calls stops.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,8 +14,7 @@ namespace recurve::text_work_test {
 
 using ::testing::HasSubstr;
 
-// Reads as FakeTokenizer does, but a text with a '#' not before open() is called, or its reader is
-// told that nobody wants it.
+// Like FakeTokenizer, but a text with '#' waits until open() is called or the call is cancelled.
 class GateTokenizer final : public Tokenizer {
  public:
   std::unique_ptr<TextEncoder> encoder(SpecialTokens special, TextPosition position,
@@ -80,7 +79,7 @@ class TextWorkTest : public RpcFixture {
     RpcFixture::TearDown();
   }
 
-  // A prompt that takes until the gate opens.
+  // A prompt that waits until the gate opens.
   static v1::GenerateRequest slow(size_t bytes) {
     return text_request("#" + std::string(bytes, 'a'));
   }
@@ -119,7 +118,7 @@ TEST_F(TextWorkTest, AShortTextPassesLongOnes) {
   for (const auto& one : calls) EXPECT_TRUE(one->end().ok());
 }
 
-TEST_F(TextWorkTest, WorkUnderWayEndsWithItsClient) {
+TEST_F(TextWorkTest, RunningWorkEndsWithItsClient) {
   start();
   const auto cancelled = call(slow(kLong));
   ASSERT_TRUE(eventually([&] { return gate_->inside() == 1; }));
@@ -129,7 +128,7 @@ TEST_F(TextWorkTest, WorkUnderWayEndsWithItsClient) {
   EXPECT_EQ(cancelled->end().error_code(), grpc::StatusCode::CANCELLED);
 }
 
-TEST_F(TextWorkTest, WorkUnderWayEndsWithItsDeadline) {
+TEST_F(TextWorkTest, RunningWorkEndsWithItsDeadline) {
   start();
   const auto late = call(slow(kLong), 0.3);
   EXPECT_EQ(late->end().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
@@ -137,7 +136,7 @@ TEST_F(TextWorkTest, WorkUnderWayEndsWithItsDeadline) {
   EXPECT_EQ(gate_->inside(), 0);
 }
 
-TEST_F(TextWorkTest, WhatWaitsIsNotBegunOnceNobodyWantsIt) {
+TEST_F(TextWorkTest, CancelledWorkIsNotStarted) {
   start();
   const auto first = call(slow(kLong));
   ASSERT_TRUE(eventually([&] { return gate_->inside() == 1; }));
@@ -151,7 +150,7 @@ TEST_F(TextWorkTest, WhatWaitsIsNotBegunOnceNobodyWantsIt) {
   EXPECT_TRUE(first->end().ok());
 }
 
-TEST_F(TextWorkTest, AbortFindsWhatWaitsAndWhatIsUnderWay) {
+TEST_F(TextWorkTest, AbortFindsWaitingAndRunningWork) {
   start();
   std::vector<std::unique_ptr<Call>> calls;
   for (const char* id : {"a", "b"}) {
@@ -209,7 +208,7 @@ TEST_F(TextWorkTest, ScoreEndsWithItsClient) {
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
-TEST_F(TextWorkTest, ATextOfTooManyTokensIsRefusedWhereTheyAreTooMany) {
+TEST_F(TextWorkTest, ATextOfTooManyTokensIsRefusedAtTheLimit) {
   start({}, {.core = {.max_prompt_tokens = 100}});
   const auto refused = call(text_request(std::string(101, 'a')));
   const grpc::Status status = refused->end();
@@ -218,20 +217,20 @@ TEST_F(TextWorkTest, ATextOfTooManyTokensIsRefusedWhereTheyAreTooMany) {
   EXPECT_TRUE(call(text_request(std::string(100, 'a')))->end().ok());
 }
 
-// Long messages cannot fill all the memory that there is for messages.
-TEST_F(TextWorkTest, ThereIsMemoryForAShortMessageBesideLongOnes) {
+// Long messages cannot use all the memory for messages.
+TEST_F(TextWorkTest, LongMessagesLeaveMemoryForShortOnes) {
   start({}, {.core = {.max_bytes_under_way = 1 << 20}});
   std::vector<std::unique_ptr<Call>> calls;
   for (int i = 0; i < 8; ++i) calls.push_back(call(slow(kLong)));
   ASSERT_TRUE(eventually([&] { return gate_->inside() == 1; }));
-  // Three of 200 KiB: one connection has three times what is left of 1 MiB at most.
+  // Three of 200 KiB: one connection may use three times the remainder of 1 MiB.
   EXPECT_TRUE(eventually(
       [&] { return metrics_.text().find("code=\"RESOURCE_EXHAUSTED\"} 5") != std::string::npos; }));
   EXPECT_TRUE(call(text_request("hello"), 20)->end().ok());
 }
 
-// The pieces of a Score count as other messages do.
-TEST_F(TextWorkTest, AScoresPiecesTakeFromTheSameMemory) {
+// The pieces of a Score count like other messages.
+TEST_F(TextWorkTest, PiecesOfAScoreCountInTheSameMemory) {
   start({}, {.core = {.max_bytes_under_way = 1 << 20}});
   std::vector<std::unique_ptr<Call>> calls;
   for (int i = 0; i < 3; ++i) calls.push_back(call(slow(kLong)));

@@ -1,4 +1,4 @@
-#include "server/identity/whole_file.h"
+#include "server/identity/atomic_file.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -30,20 +30,20 @@ int open_folder_of(const std::string& path) {
 
 }  // namespace
 
-FileTurn::FileTurn(const std::string& path) : folder_(open_folder_of(path)) {
+FolderLock::FolderLock(const std::string& path) : folder_(open_folder_of(path)) {
   if (folder_ >= 0 && flock(folder_, LOCK_EX) == 0) return;
   const int error = errno;
   if (folder_ >= 0) close(folder_);
   fail(path, "changed", error);
 }
 
-FileTurn::~FileTurn() { close(folder_); }
+FolderLock::~FolderLock() { close(folder_); }
 
-void write_whole(const std::string& path, const std::string& text) {
+void write_atomically(const std::string& path, const std::string& text) {
   struct stat old{};
   const mode_t mode = stat(path.c_str(), &old) == 0 ? old.st_mode & 0777 : 0600;
-  std::string made = path + ".XXXXXX";
-  const int file = mkstemp(made.data());
+  std::string temporary = path + ".XXXXXX";
+  const int file = mkstemp(temporary.data());
   if (file < 0) fail(path, "written", errno);
   bool written = fchmod(file, mode) == 0;
   for (size_t done = 0; written && done < text.size();) {
@@ -54,11 +54,11 @@ void write_whole(const std::string& path, const std::string& text) {
   written = written && fsync(file) == 0;
   int error = errno;
   close(file);
-  if (written && rename(made.c_str(), path.c_str()) == 0) {
+  if (written && rename(temporary.c_str(), path.c_str()) == 0) {
     return sync_folder_of(path);
   }
   if (written) error = errno;
-  unlink(made.c_str());
+  unlink(temporary.c_str());
   fail(path, "written", error);
 }
 
@@ -71,7 +71,7 @@ void sync_folder_of(const std::string& path) {
   if (!synced) fail(path, "synced", error);
 }
 
-std::string read_whole(const std::string& path) {
+std::string read_whole_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
   if (!in.is_open() || in.bad()) fail(path, "read", errno);
