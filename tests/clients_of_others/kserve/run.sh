@@ -12,4 +12,4 @@ export RECURVE_BIN PYTHONDONTWRITEBYTECODE='' PYTHONPYCACHEPREFIX="$root/build/p
 python=$("$root/tests/environment.sh" clients-kserve "$here/requirements.txt")
 "$python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
   --force-reinstall "$root/clients/python"
-exec "$python" -m pytest -q -p no:cacheprovider "$@" "$here" "$here/../tls" "$root/tests/doors"
+exec "$python" -m pytest -q -p no:cacheprovider "$@" "$here" "$here/../tls" "$root/tests/frontends"

@@ -1,7 +1,7 @@
-"""The doors of a server as one: each takes the same request and gives the same answer.
+"""One interface to all frontends of a server: each takes the same request and gives the same answer.
 
-A request is a dict with the names of the Python client, and `prompt`, a text or a list of ids. What
-a door has no name for is said in its LACKS, and such a request is not put to it.
+A request is a dict with the parameters of the Python client, and `prompt`, a text or a list of ids.
+LACKS names the parameters that a frontend does not have; it does not get such a request.
 """
 
 import dataclasses
@@ -19,22 +19,22 @@ MODEL = "books"
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What every door says of an answer; of each choice, in order."""
+    """The parts of an answer that every frontend returns, per choice in order."""
 
     texts: tuple[str, ...]
     reasons: tuple[str, ...]  # "length" or "stop"
     prompt_tokens: int
     generated_tokens: int
-    logprobs: tuple[tuple[float, ...], ...] = ()  # of the tokens, where asked for
+    logprobs: tuple[tuple[float, ...], ...] = ()  # of the tokens, if requested
 
 
 @dataclasses.dataclass(frozen=True)
 class Refusal:
-    code: str  # of gRPC's
+    code: str  # of gRPC
     message: str
 
 
-class OwnDoor:
+class OwnFrontend:
     """recurve.v1, by the Python client."""
 
     LACKS = ()
@@ -42,7 +42,7 @@ class OwnDoor:
 
     def __init__(self, address):
         self.client = recurve.Client(address, retry=recurve.Retry(attempts=1))
-        self.ids = None  # of the last answer, of each choice
+        self.ids = None  # of the last answer, per choice
 
     def close(self):
         self.client.close()
@@ -66,7 +66,7 @@ class OwnDoor:
         )
 
 
-class HttpDoor:
+class HttpFrontend:
     """/v1/completions, by a socket."""
 
     LACKS = ("prompt_logprobs", "parse_special")
@@ -123,10 +123,10 @@ class HttpDoor:
         )
 
 
-class KserveDoor:
+class KserveFrontend:
     """The Open Inference Protocol, by Triton's client."""
 
-    # Its priority counts the other way round, and has other bounds.
+    # Its priorities have the opposite order and other bounds.
     LACKS = ("prompt_logprobs", "parse_special", "priority")
     NAMES = {"include_stop": "include_stop_str_in_output"}
     WANTED = ("finish_reason", "logprobs", "num_input_tokens", "num_output_tokens", "output_ids")
@@ -157,13 +157,13 @@ class KserveDoor:
             inputs.append(_bytes("text_input", prompt))
         else:
             inputs.append(_tensor("input_ids", prompt, np.int32, "INT32"))
-        # The client lets an empty name of a sequence mean none, as it is here.
+        # An empty sequence id means none, in the client and in the server.
         asked = {"inputs": inputs, "sequence_id": session or 0}
         try:
             results = self._streamed(asked) if self._stream else [self._client.infer(MODEL, **asked)]
         except InferenceServerException as error:
             status = error.status()
-            # In a stream there is a sentence alone.
+            # In a stream there is only a message.
             return Refusal(status.removeprefix("StatusCode.") if status else "", error.message())
         return self._answer(results, position=0)
 
@@ -193,9 +193,9 @@ class KserveDoor:
 
 
 def _tensor(name, values, dtype, datatype):
-    made = triton.InferInput(name, [len(values)], datatype)
-    made.set_data_from_numpy(np.array(values, dtype=dtype))
-    return made
+    tensor = triton.InferInput(name, [len(values)], datatype)
+    tensor.set_data_from_numpy(np.array(values, dtype=dtype))
+    return tensor
 
 
 def _bytes(name, text):
@@ -203,15 +203,15 @@ def _bytes(name, text):
 
 
 def _chosen(logprobs):
-    """Of each token, its own; it stands first."""
+    """The log-probability of each sampled token, which is the first entry."""
     return [next(iter(token.values()))["logprob"] for token in json.loads(logprobs) or ()]
 
 
-def every_door(address, http_address):
+def every_frontend(address, http_address):
     return [
-        OwnDoor(address),
-        HttpDoor(http_address, stream=False),
-        HttpDoor(http_address, stream=True),
-        KserveDoor(address, stream=False),
-        KserveDoor(address, stream=True),
+        OwnFrontend(address),
+        HttpFrontend(http_address, stream=False),
+        HttpFrontend(http_address, stream=True),
+        KserveFrontend(address, stream=False),
+        KserveFrontend(address, stream=True),
     ]

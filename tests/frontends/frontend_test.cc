@@ -55,9 +55,9 @@ class FrontendTest : public ::testing::Test {
     return asked;
   }
   std::unique_ptr<FakeSink> ask(TextRequest asked) {
-    auto door = std::make_unique<FakeSink>(core_, std::move(asked));
-    EXPECT_TRUE(door->wait_for_end());
-    return door;
+    auto sink = std::make_unique<FakeSink>(core_, std::move(asked));
+    EXPECT_TRUE(sink->wait_for_end());
+    return sink;
   }
   Refusal refusal(TextRequest asked) {
     return ask(std::move(asked))->refusal().value_or(Refusal());
@@ -94,18 +94,18 @@ TEST_F(FrontendTest, ATextGetsItsAnswer) {
   asked.logprobs = 1;
   asked.prompt_logprobs = 0;
   asked.id = "mine";
-  const auto door = ask(asked);
-  ASSERT_FALSE(door->refusal()) << door->refusal()->message;
-  EXPECT_EQ(door->accepted().request_id, "mine");
-  EXPECT_EQ(door->accepted().prompt_tokens, 1 + 2);
-  ASSERT_THAT(door->all<PromptScored>(), SizeIs(1));
-  EXPECT_THAT(door->all<PromptScored>()[0].tokens, SizeIs(2));
-  EXPECT_EQ(door->text(), decode(*tokenizer_, door->ids()));
-  EXPECT_THAT(door->ids(), SizeIs(30));
-  EXPECT_THAT(door->all<AnswerDelta>()[0].tokens[0].top, SizeIs(1));
-  ASSERT_THAT(door->last().choices, SizeIs(1));
-  EXPECT_EQ(door->last().choices[0].reason, EndReason::kLength);
-  EXPECT_EQ(door->last().usage.generated_tokens, 30);
+  const auto sink = ask(asked);
+  ASSERT_FALSE(sink->refusal()) << sink->refusal()->message;
+  EXPECT_EQ(sink->accepted().request_id, "mine");
+  EXPECT_EQ(sink->accepted().prompt_tokens, 1 + 2);
+  ASSERT_THAT(sink->all<PromptScored>(), SizeIs(1));
+  EXPECT_THAT(sink->all<PromptScored>()[0].tokens, SizeIs(2));
+  EXPECT_EQ(sink->text(), decode(*tokenizer_, sink->ids()));
+  EXPECT_THAT(sink->ids(), SizeIs(30));
+  EXPECT_THAT(sink->all<AnswerDelta>()[0].tokens[0].top, SizeIs(1));
+  ASSERT_THAT(sink->last().choices, SizeIs(1));
+  EXPECT_EQ(sink->last().choices[0].reason, EndReason::kLength);
+  EXPECT_EQ(sink->last().usage.generated_tokens, 30);
 }
 
 TEST_F(FrontendTest, MessagesAreWrittenByTheTemplate) {
@@ -124,10 +124,10 @@ TEST_F(FrontendTest, AStopStringEndsTheTextInFrontOfIt) {
   const std::string whole = ask(request("stop"))->text();
   TextRequest asked = request("stop");
   asked.stop_strings = {whole.substr(10, 4)};
-  const auto door = ask(asked);
-  EXPECT_EQ(door->text(), whole.substr(0, whole.find(asked.stop_strings[0])));
-  EXPECT_EQ(door->last().choices.at(0).reason, EndReason::kStopString);
-  EXPECT_EQ(door->last().choices[0].stop_string, asked.stop_strings[0]);
+  const auto sink = ask(asked);
+  EXPECT_EQ(sink->text(), whole.substr(0, whole.find(asked.stop_strings[0])));
+  EXPECT_EQ(sink->last().choices.at(0).reason, EndReason::kStopString);
+  EXPECT_EQ(sink->last().choices[0].stop_string, asked.stop_strings[0]);
 }
 
 TEST_F(FrontendTest, ASessionGoesOnWhereItsTextEnded) {
@@ -136,9 +136,9 @@ TEST_F(FrontendTest, ASessionGoesOnWhereItsTextEnded) {
   TextRequest asked = request("once", 5);
   asked.session = "s";
   ask(asked);
-  const auto door = ask(asked);
-  EXPECT_EQ(door->accepted().session_position, 1 + 4 + 4);
-  EXPECT_EQ(door->accepted().prompt_tokens, 1 + 4) << "the pending token, and no BOS";
+  const auto sink = ask(asked);
+  EXPECT_EQ(sink->accepted().session_position, 1 + 4 + 4);
+  EXPECT_EQ(sink->accepted().prompt_tokens, 1 + 4) << "the pending token, and no BOS";
 }
 
 TEST_F(FrontendTest, ChoicesComeSideBySide) {
@@ -147,34 +147,34 @@ TEST_F(FrontendTest, ChoicesComeSideBySide) {
   asked.choices = 3;
   asked.seed = 7;
   asked.sampling.temperature = 1;
-  const auto door = ask(asked);
-  EXPECT_THAT(door->last().choices, SizeIs(3));
+  const auto sink = ask(asked);
+  EXPECT_THAT(sink->last().choices, SizeIs(3));
   asked.choices = 1;
   asked.seed = 9;
-  EXPECT_EQ(door->ids(2), ask(asked)->ids());
+  EXPECT_EQ(sink->ids(2), ask(asked)->ids());
 }
 
 // What comes while a client reads slowly gathers in one event.
 TEST_F(FrontendTest, ASlowClientGetsMoreAtOnce) {
   start();
-  FakeSink door(core_, request("slow", 2000), {.held = true});
+  FakeSink sink(core_, request("slow", 2000), {.held = true});
   while (served_->stats.generated_tokens < 2000) std::this_thread::yield();
-  door.let_go();
-  ASSERT_TRUE(door.wait_for_end());
+  sink.let_go();
+  ASSERT_TRUE(sink.wait_for_end());
   // Those that came with the acceptance, and all others.
-  EXPECT_LE(door.all<AnswerDelta>().size(), 2u);
-  EXPECT_THAT(door.ids(), SizeIs(2000));
-  EXPECT_EQ(door.text().size(), 2000u);
+  EXPECT_LE(sink.all<AnswerDelta>().size(), 2u);
+  EXPECT_THAT(sink.ids(), SizeIs(2000));
+  EXPECT_EQ(sink.text().size(), 2000u);
 }
 
 TEST_F(FrontendTest, AClientThatLeavesEndsItsRequest) {
   start();
-  FakeSink door(core_, request("long", 1 << 19));
-  ASSERT_TRUE(door.wait_for(2));
-  door.leave();
-  ASSERT_TRUE(door.wait_for_end());
-  ASSERT_TRUE(door.refusal());
-  EXPECT_EQ(door.refusal()->row().code, Code::kCancelled);
+  FakeSink sink(core_, request("long", 1 << 19));
+  ASSERT_TRUE(sink.wait_for(2));
+  sink.leave();
+  ASSERT_TRUE(sink.wait_for_end());
+  ASSERT_TRUE(sink.refusal());
+  EXPECT_EQ(sink.refusal()->row().code, Code::kCancelled);
   EXPECT_TRUE(core_.registry.wait_until_empty(Clock::now() + std::chrono::minutes(1)));
 }
 
@@ -207,9 +207,9 @@ TEST_F(FrontendTest, ATenantHasItsOwnSessions) {
 
 TEST_F(FrontendTest, ADeadlineEndsIt) {
   start();
-  FakeSink door(core_, request("long", 1 << 19), {.timeout = std::chrono::milliseconds(50)});
-  ASSERT_TRUE(door.wait_for_end());
-  EXPECT_EQ(door.refusal()->row().code, Code::kDeadlineExceeded);
+  FakeSink sink(core_, request("long", 1 << 19), {.timeout = std::chrono::milliseconds(50)});
+  ASSERT_TRUE(sink.wait_for_end());
+  EXPECT_EQ(sink.refusal()->row().code, Code::kDeadlineExceeded);
 }
 
 TEST_F(FrontendTest, RefusalsSayTheirMeaningAndTheField) {
@@ -242,31 +242,31 @@ TEST_F(FrontendTest, RefusalsSayTheirMeaningAndTheField) {
 
 TEST_F(FrontendTest, AFullServerSaysWhenToComeAgain) {
   start();
-  std::vector<std::unique_ptr<FakeSink>> doors;
+  std::vector<std::unique_ptr<FakeSink>> sinks;
   for (int i = 0; i < kSlots; ++i) {
-    doors.push_back(std::make_unique<FakeSink>(core_, request("run", 1 << 19)));
-    ASSERT_TRUE(doors.back()->wait_for(1));
+    sinks.push_back(std::make_unique<FakeSink>(core_, request("run", 1 << 19)));
+    ASSERT_TRUE(sinks.back()->wait_for(1));
   }
   for (int i = 0; i < queue_.max_waiting(); ++i) {
-    doors.push_back(std::make_unique<FakeSink>(core_, request("wait", 1 << 19)));
-    ASSERT_TRUE(doors.back()->wait_for(1));
+    sinks.push_back(std::make_unique<FakeSink>(core_, request("wait", 1 << 19)));
+    ASSERT_TRUE(sinks.back()->wait_for(1));
   }
   const Refusal full = refusal(request("one too many"));
   EXPECT_EQ(full.row().code, Code::kResourceExhausted);
   ASSERT_TRUE(full.retry_seconds);
   EXPECT_GE(*full.retry_seconds, 0.1);
-  for (const auto& door : doors) door->leave();
-  for (const auto& door : doors) EXPECT_TRUE(door->wait_for_end());
+  for (const auto& sink : sinks) sink->leave();
+  for (const auto& sink : sinks) EXPECT_TRUE(sink->wait_for_end());
 }
 
 TEST_F(FrontendTest, ATextIsScoredPieceByPiece) {
   start();
-  FakeScoreSink door(core_, {{.options = ScoreOptions{.top = 1}, .content = "on"},
+  FakeScoreSink sink(core_, {{.options = ScoreOptions{.top = 1}, .content = "on"},
                              {.content = "ce upon"},
                              {.content = " a time"}});
-  ASSERT_TRUE(door.wait_for_end());
-  ASSERT_FALSE(door.refusal()) << door.refusal()->message;
-  const auto& last = std::get<ScoreEnd>(door.events().back());
+  ASSERT_TRUE(sink.wait_for_end());
+  ASSERT_FALSE(sink.refusal()) << sink.refusal()->message;
+  const auto& last = std::get<ScoreEnd>(sink.events().back());
   EXPECT_EQ(last.scored_tokens, 16);
   EXPECT_EQ(last.text_bytes, 16);
   EXPECT_LT(last.sum_logprob, 0);
