@@ -1,24 +1,24 @@
-"""Attacks a recurve-server of its own on 127.0.0.1 and measures what an honest client beside
-notices, and what the server takes of the machine.
+"""Attacks a recurve-server on 127.0.0.1 and measures the latency of an honest client and the server's use
+of the machine, before, during and after the attack.
 
     RECURVE_BIN=build/release/bin /usr/bin/python3 tests/hostile/attack.py [NAME...] [--short]
 
-With busy_process among them, which comes first, those behind it are compared with it.
+busy_process, which comes first, is the baseline of the attacks after it.
 
-Each attack is a module here with
+Each attack is a module of this folder with
 
-    FLAGS   of the server; FILES, its limit of open files, MODEL ("chat") and DOOR, the event of the
-            log that names the port (gRPC's: "serving"), where they matter
-    TENANTS = ("honest", "attacker")   where both have keys; the attacker's is in RECURVE_KEY, and
-            LIMITS are those of the file of keys
-    KEEPS = bytes        that the server's plan of its memory lets it keep of what was asked for
-    CONSTRAINED = True   where a second honest client asks for answers of new schemas, one by one
-    STREAMS = True       where a second honest client reads longer answers, whose time between tokens is measured
-    SHORT, FULL        the attack's size: a dict, the arguments of attack()
-    attack(address, **size)   ends by itself; runs in a process of its own
+    FLAGS   of the server; optional: FILES, its limit of open files; MODEL ("chat"); PORT_EVENT, the event of
+            the log with the port to attack (default: "serving", gRPC's)
+    TENANTS = ("honest", "attacker")   if both have keys; the attacker's is in RECURVE_KEY, and
+            LIMITS are those of the keys file
+    KEEPS = bytes        of the attack's data that the server may cache, by its plan of memory
+    CONSTRAINED = True   a second honest client requests answers with new schemas, one after the other
+    STREAMS = True       a second honest client reads longer answers, whose time between tokens is measured
+    SHORT, FULL          sizes of the attack: a dict, the arguments of attack()
+    attack(address, **size)   returns when it is done; runs in a separate process
     check(result, size)       yields a sentence for each bound that does not hold
 
-An attacker's addresses are 127.0.0.2 and the like, so that limits by address part it from the
+The attackers' addresses are 127.0.0.2 to 127.0.0.9, so that limits per address separate them from the
 honest client.
 """
 
@@ -44,61 +44,61 @@ ATTACKS = ["busy_process", "cancelled_prompts", "cancelled_streams", "large_chat
            "ten_times", "hostile_schemas", "long_http_prompts", "long_scores",
            "many_streams", "many_prompts"]
 MOST_SECONDS = 300  # of one attack
-KEPT = 1.5  # of what was resident before, once an attack's memory has gone back, but for what is planned
-SECONDS_TO_GIVE_BACK = 30
+MOST_RESIDENT = 1.5  # times the resident memory before, after an attack's memory was freed; KEEPS is added
+SECONDS_TO_FREE = 30
 
 
 @dataclasses.dataclass
 class Result:
     before: servers.Latencies
-    beside: servers.Latencies
+    during: servers.Latencies
     after: servers.Latencies
-    constrained: servers.Latencies  # beside it, of CONSTRAINED: until they are whole
-    streamed: servers.Latencies  # beside it, of STREAMS: between two tokens, on average of an answer
+    constrained: servers.Latencies  # during it, of CONSTRAINED: to the end of the answer
+    streamed: servers.Latencies  # during it, of STREAMS: between two tokens, the mean of an answer
     usage_before: dict
     usage_most: dict
     usage_after: dict
-    new_client_seconds: float  # a client that connects once the attack is over: to its first token
+    new_client_seconds: float  # of a client that connects after the attack: to its first token
     may_keep: float
-    # What ends once the memory has gone back, or too long after: seconds, infinite then, and what is resident.
-    giving_back: futures.Future
-    said: str  # by the attack
+    # Ends once the memory was freed, or it took too long: seconds (infinite: too long), and resident bytes.
+    freed: futures.Future
+    summary: str  # of the attack
 
     def grown(self):
         return self.usage_most["resident"] - self.usage_before["resident"]
 
     def too_slow(self):
-        """What is wrong if the honest client waits for longer than the server promises."""
-        if self.beside.p99() > 0.5:
-            yield f"a first token took {self.beside}, wanted under 500 ms"
+        """Yields an error if the honest client waits longer than the server guarantees."""
+        if self.during.p99() > 0.5:
+            yield f"a first token took {self.during}, wanted under 500 ms"
 
     def unanswered(self):
-        """What is wrong if more than one in twenty of the honest client's requests is not answered."""
-        if len(self.beside.seconds) < 0.95 * self.beside.count:
-            yield f"the honest client got {self.beside}, wanted 95 % answered"
+        """Yields an error if more than one in twenty of the honest client's requests is not answered."""
+        if len(self.during.seconds) < 0.95 * self.during.count:
+            yield f"the honest client got {self.during}, wanted 95 % answered"
 
     def slower_than(self, first_token, per_token):
-        """What is wrong if the honest clients wait for longer than these seconds, at p99."""
-        if self.beside.p99() > first_token:
-            yield f"a first token took {self.beside}, wanted under {1000 * first_token:.0f} ms"
+        """Yields an error if the honest clients wait longer than these seconds, at p99."""
+        if self.during.p99() > first_token:
+            yield f"a first token took {self.during}, wanted under {1000 * first_token:.0f} ms"
         if self.streamed.p99() > per_token:
             yield f"a token took {self.streamed}, wanted under {1000 * per_token:.0f} ms"
 
-    def kept(self):
-        """What is wrong if the memory of the attack does not go back."""
-        seconds, resident = self.giving_back.result()
+    def not_freed(self):
+        """Yields an error if the memory of the attack is not freed."""
+        seconds, resident = self.freed.result()
         if seconds == float("inf"):
-            yield (f"{resident / 1e6:.0f} MB are resident {SECONDS_TO_GIVE_BACK} s after, wanted "
+            yield (f"{resident / 1e6:.0f} MB are resident {SECONDS_TO_FREE} s after, wanted "
                    f"at most {self.may_keep / 1e6:.0f}")
 
     def refusals(self):
-        """What is wrong if the honest client gets an error."""
-        if self.beside.errors:
-            yield f"the honest client was refused: {self.beside}"
+        """Yields an error if the honest client gets one."""
+        if self.during.errors:
+            yield f"the honest client was refused: {self.during}"
 
 
 def run(name, short, stubs, afterwards):
-    """One attack, from a fresh server on; its end, once its memory has gone back, is left to the executor."""
+    """Runs one attack with a new server. The executor waits for the memory to be freed and ends the server."""
     module = importlib.import_module(name)
     with contextlib.ExitStack() as ends:
         server = ends.enter_context(servers.Server(
@@ -108,16 +108,16 @@ def run(name, short, stubs, afterwards):
         client = servers.HonestClient(server.address, honest)
         before = client.ask_for(0.3 if short else 5)
         usage_before = server.usage()
-        address = server.address_of(getattr(module, "DOOR", "serving"))
+        address = server.address_of(getattr(module, "PORT_EVENT", "serving"))
         attacker = subprocess.Popen(
             [sys.executable, __file__, "--attacker", name, "--address", address,
              "--stubs", stubs] + (["--short"] if short else []),
             stdout=subprocess.PIPE, text=True, env={**os.environ, "RECURVE_KEY": attackers or ""})
-        ended, said = threading.Event(), []
+        ended, output = threading.Event(), []
 
         def wait():
             try:
-                said.append(attacker.communicate(timeout=MOST_SECONDS)[0].strip())
+                output.append(attacker.communicate(timeout=MOST_SECONDS)[0].strip())
             finally:
                 attacker.kill()
                 ended.set()
@@ -128,7 +128,7 @@ def run(name, short, stubs, afterwards):
             constrained, streamed = (
                 threads.submit(ask_by, method, getattr(module, flag, False), server.address, honest, ended)
                 for method, flag in (("ask_of_new_schema", "CONSTRAINED"), ("read_answer", "STREAMS")))
-            beside = client.ask_for(until=ended)
+            during = client.ask_for(until=ended)
         waiting.join()
         began = time.monotonic()
         fresh = servers.HonestClient(server.address, honest)
@@ -136,16 +136,16 @@ def run(name, short, stubs, afterwards):
         new_client = time.monotonic() - began if answered.seconds else float("inf")
         after = client.ask_for(0.3 if short else 5)
         usage_after = server.usage()
-        may_keep = KEPT * usage_before["resident"] + getattr(module, "KEEPS", 0)
+        may_keep = MOST_RESIDENT * usage_before["resident"] + getattr(module, "KEEPS", 0)
         if attacker.returncode != 0:
             raise RuntimeError(f"{name}: the attacker failed")
-        giving_back = afterwards.submit(wait_for_memory, server, may_keep, (fresh, client), ends.pop_all())
-    return Result(before, beside, after, constrained.result(), streamed.result(), usage_before, watch.most, usage_after, new_client,
-                  may_keep, giving_back, "".join(said))
+        freed = afterwards.submit(wait_for_memory, server, may_keep, (fresh, client), ends.pop_all())
+    return Result(before, during, after, constrained.result(), streamed.result(), usage_before, watch.most, usage_after, new_client,
+                  may_keep, freed, "".join(output))
 
 
 def ask_by(method, wanted, address, key, ended):
-    """What another honest client sees that asks by this method of it, or nothing."""
+    """The latencies of another honest client that uses this method; none unless wanted."""
     if not wanted:
         return servers.Latencies()
     client = servers.HonestClient(address, key)
@@ -156,12 +156,12 @@ def ask_by(method, wanted, address, key, ended):
 
 
 def wait_for_memory(server, may_keep, clients, ends):
-    """Result's giving_back, beside clients that stay connected; then all ends."""
+    """Result.freed, while the clients stay connected; then ends all."""
     began = time.monotonic()
     with ends:
         while True:
             resident, seconds = server.usage()["resident"], time.monotonic() - began
-            if resident <= may_keep or seconds > SECONDS_TO_GIVE_BACK:
+            if resident <= may_keep or seconds > SECONDS_TO_FREE:
                 break
             time.sleep(0.05)
         for client in clients:
@@ -183,9 +183,9 @@ def report(name, result, short):
         return f"{u['resident'] / 1e6:.0f} MB, {u['threads']} threads, {u['files']} files"
 
     size = size_of(importlib.import_module(name), short)
-    print(f"{name} {size}: {result.said}")
-    print(f"  first token, p99   before {result.before}; beside {result.beside}; after {result.after}")
-    print(f"  median and p99     before {result.before.where()}; beside {result.beside.where()}")
+    print(f"{name} {size}: {result.summary}")
+    print(f"  first token, p99   before {result.before}; during {result.during}; after {result.after}")
+    print(f"  median and p99     before {result.before.where()}; during {result.during.where()}")
     if result.constrained.count:
         print(f"  whole, of a new schema, p99 {result.constrained}")
     if result.streamed.count:
@@ -196,14 +196,14 @@ def report(name, result, short):
 
 
 def report_memory(name, result):
-    seconds, resident = result.giving_back.result()
+    seconds, resident = result.freed.result()
     print(f"{name}: {resident / 1e6:.0f} MB are resident after {seconds:.1f} s more")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("names", nargs="*", default=ATTACKS)
-    parser.add_argument("--short", action="store_true", help="smaller, in seconds")
+    parser.add_argument("--short", action="store_true", help="smaller sizes, which take seconds")
     parser.add_argument("--attacker", help=argparse.SUPPRESS)
     parser.add_argument("--address", help=argparse.SUPPRESS)
     parser.add_argument("--stubs", help=argparse.SUPPRESS)
@@ -219,11 +219,11 @@ def main():
         for name in arguments.names:
             result = run(name, arguments.short, stubs, afterwards)
             report(name, result, arguments.short)
-            report_memory(name, result)  # waits, so that nothing is beside the next
-            busy = result.beside.p99() if name == "busy_process" else busy
+            report_memory(name, result)  # waits, so that nothing else runs during the next attack
+            busy = result.during.p99() if name == "busy_process" else busy
             if busy is not None:
-                print(f"  first token, p99   {result.beside.p99() / busy:.1f} x of beside a busy process")
-            for problem in [*problems(name, result, arguments.short), *result.kept()]:
+                print(f"  first token, p99   {result.during.p99() / busy:.1f} x that with a busy process")
+            for problem in [*problems(name, result, arguments.short), *result.not_freed()]:
                 print(f"  FAILED: {problem}")
                 found.append(problem)
     return 1 if found else 0

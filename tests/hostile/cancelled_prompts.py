@@ -1,4 +1,4 @@
-"""Long prompts whose calls are cancelled at once: nobody wants the work that they would be."""
+"""Long prompts whose calls are cancelled at once: the server must not work on them."""
 
 import time
 
@@ -20,7 +20,7 @@ def attack(address, prompts, megabytes, rounds):
         stub = stub_of(channel)
         for _ in range(rounds):
             calls = [stub.Generate(request) for _ in range(prompts)]
-            time.sleep(1)  # in which they are sent
+            time.sleep(1)  # while they are sent
             for call in calls:
                 call.cancel()
             time.sleep(1)

@@ -1,5 +1,5 @@
-"""Streams of KServe that are cancelled, each after another number of responses: their requests end
-while others are written."""
+"""KServe streams cancelled after different numbers of responses, so that requests end while others are
+written."""
 
 import concurrent.futures
 import time
@@ -11,7 +11,7 @@ FLAGS = ["--ttft-ms", "0"]
 SHORT = {"streams": 6, "seconds": 3}
 FULL = {"streams": 16, "seconds": 60}
 
-REQUESTS = 8  # of a stream
+REQUESTS = 8  # per stream
 
 
 def attack(address, streams, seconds):

@@ -1,4 +1,4 @@
-"""More connections than the server may have open files, which stay and say nothing."""
+"""More idle connections than the server's limit of open files."""
 
 import socket
 import time
@@ -19,16 +19,16 @@ def attack(address, connections, hold_seconds):
         try:
             one.connect((host, int(port)))
         except OSError:
-            pass  # not taken
+            pass  # refused
         sockets.append(one)
     time.sleep(hold_seconds)
     for one in sockets:
         one.close()
-    return f"{connections} connections from 8 addresses, where {FILES} files may be open"
+    return f"{connections} connections from 8 addresses, with a limit of {FILES} open files"
 
 
 def check(result, size):
     if result.new_client_seconds > 5:
         yield f"a new client had to wait for {result.new_client_seconds:.1f} s, wanted under 5"
-    if result.beside.errors or result.beside.p99() > 0.5:
-        yield f"a client that was there before got {result.beside}, wanted under 500 ms"
+    if result.during.errors or result.during.p99() > 0.5:
+        yield f"a client connected before got {result.during}, wanted under 500 ms"

@@ -1,4 +1,4 @@
-"""Frames that ask for an answer or for nothing: pings, settings, data without data, priorities."""
+"""Frames that need a reply or have no effect: pings, settings, empty data, priorities."""
 
 import http2
 
@@ -9,13 +9,13 @@ AT_ONCE = 500
 KINDS = {
     "pings": http2.frame(http2.PING, 0, 0, bytes(8)),
     "settings": http2.frame(http2.SETTINGS, 0, 0, bytes([0, 4, 0, 1, 0, 0])),
-    "data without data": http2.frame(http2.DATA, 0, 1),
+    "empty data": http2.frame(http2.DATA, 0, 1),
     "priorities": http2.frame(http2.PRIORITY, 0, 1, bytes(5)),
 }
 
 
 def attack(address, frames):
-    said = []
+    sent = []
     for name, one in KINDS.items():
         def part(stream):
             first = b""
@@ -25,8 +25,8 @@ def attack(address, frames):
             return first + one * AT_ONCE, 2
 
         connections = http2.flood(address, "127.0.0.2", [part] * (frames // AT_ONCE))
-        said.append(f"{frames} {name} on {connections} connections")
-    return "; ".join(said)
+        sent.append(f"{frames} {name} on {connections} connections")
+    return "; ".join(sent)
 
 
 def check(result, size):

@@ -1,4 +1,4 @@
-"""Headers of one call without an end, in frames of 14 KB."""
+"""A header block that does not end, in frames of 14 KB."""
 
 import http2
 

@@ -1,4 +1,4 @@
-"""A tenant whose streams have no end, at the highest priority that it may have."""
+"""A tenant with endless streams at the highest priority it may use."""
 
 import tenant
 from tenant import TENANTS  # noqa: F401
@@ -11,7 +11,7 @@ FULL = {"streams": 64, "seconds": 30}
 def attack(address, streams, seconds):
     codes = tenant.flood(address, streams, seconds, text="Once", priority=10,
                          stop={"max_tokens": 1_000_000, "ignore_eos": True})
-    return f"{streams} streams without end, ended by {codes}"
+    return f"{streams} endless streams, ended by {codes}"
 
 
 def check(result, size):

@@ -1,4 +1,4 @@
-"""Compressed messages of a megabyte or less that become hundreds."""
+"""Compressed messages of at most a megabyte that expand to hundreds."""
 
 import zlib
 

@@ -1,4 +1,4 @@
-"""Messages of which the last byte never comes, on many streams."""
+"""Messages without their last byte, on many streams."""
 
 import time
 
@@ -25,11 +25,11 @@ def attack(address, messages, megabytes, hold_seconds):
     time.sleep(hold_seconds)
     for connection in connections:
         connection.close()
-    return f"{sent} of {messages} messages of {size} bytes were taken but for the last byte"
+    return f"{sent} of {messages} messages of {size} bytes were accepted without the last byte"
 
 
 def check(result, size):
-    # A message may be there a second time while it is put together.
+    # A message may be in memory twice while its parts are joined.
     if result.grown() > QUOTA + 64e6:
         yield f"resident memory grew by {result.grown() / 1e6:.0f} MB, wanted under {QUOTA / 1e6 + 64:.0f}"
     yield from result.too_slow()

@@ -1,6 +1,5 @@
-"""HTTP/2 as far as attacks need it, to send what no gRPC library would: half messages, headers
-without a body, compressed messages that grow. A connection here obeys flow control and answers
-nothing."""
+"""HTTP/2 for attacks, to send what no gRPC library would: incomplete messages, headers without a body,
+compressed messages that expand. A connection follows flow control and sends no acknowledgements."""
 
 import socket
 import struct
@@ -36,7 +35,7 @@ def header_block(path, **more):
 
 
 def message_head(size, compressed=False):
-    """What gRPC writes before a message of so many bytes."""
+    """gRPC's head of a message of that size."""
     return bytes([compressed]) + struct.pack(">I", size)
 
 
@@ -68,7 +67,7 @@ class Connection:
         return stream
 
     def send(self, stream, data, end=False):
-        """False where the server has ended the stream or the connection first."""
+        """False: the server has ended the stream or the connection before."""
         view = memoryview(data)
         while view:
             room = min(self.window, self.stream_windows[stream], self.max_frame, len(view))
@@ -89,7 +88,7 @@ class Connection:
         self.socket.sendall(frame(RST_STREAM, 0, stream, struct.pack(">I", CANCEL)))
 
     def read(self):
-        """Waits for the server's next frames and heeds them. False at the connection's end."""
+        """Reads and processes the server's next frames. False: the connection has ended."""
         try:
             data = self.socket.recv(1 << 16)
         except (ConnectionError, socket.timeout):
@@ -131,9 +130,8 @@ class Connection:
 
 
 def flood(address, source, parts):
-    """Sends all parts, each the bytes of some frames made by a function of the connection's first
-    free stream, on as many connections as it takes, one after the other: where the server ends
-    one, the next part goes to a new one. Reads nothing but what tells the end. Returns how many."""
+    """Sends all parts: each is a function of the connection's first free stream that returns frames. When the
+    server ends the connection, the next part goes to a new one. Returns the number of connections."""
     connections, at, stream = 0, None, 1
     host, port = address.rsplit(":", 1)
     for part in parts:

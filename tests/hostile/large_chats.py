@@ -1,4 +1,4 @@
-"""Large conversations: the template writes each several times, and the tokenizer reads it."""
+"""Large conversations: the template renders each several times, and the tokenizer reads them."""
 
 import threading
 

@@ -1,13 +1,12 @@
-"""What a tenant that asks for little notices of another that offers ten times what the server can do:
-the time to its first token, by recurve-loadgen with each tenant's key.
+"""Measures how a heavy tenant, which offers ten times the server's capacity, affects a light tenant: its time
+to first token, by recurve-loadgen with each tenant's key.
 
     RECURVE_BIN=build/release/bin /usr/bin/python3 tests/hostile/light_tenant.py [--seconds 30]
         [--rate 10] [--limits '{"heavy": {"slots": 8}}'] [--even]
 
-The load generators run on the server's own cores. With --even the light tenant is not alone on them
-before either: the heavy one offers as much to a second server, which refuses all but the first of it.
-So the load generator and refusals are on both sides, and the ratio says what the answers to the heavy
-tenant cost the light one.
+The load generators share the server's cores. With --even the cores are busy during the baseline too: the
+heavy tenant offers the same load to a second server, which refuses almost all of it. So both measurements
+include the load generator and refusals, and the ratio shows the cost of the answers to the heavy tenant.
 """
 
 import argparse
@@ -22,13 +21,13 @@ import server as servers  # noqa: E402
 
 LIGHT = ("--arrivals", "constant", "--prompt-tokens", "32", "--output-tokens", "8")
 HEAVY = ("--prompt-tokens", "32", "--output-tokens", "32")
-TIMES = 10  # of what the server can do, offered by the heavy one
-WANTED = 1.5  # times the light one's p99 alone
-NOTHING = {"heavy": {"tokens_per_minute": 1}}  # of the server that refuses
+TIMES = 10  # the server's capacity, offered by the heavy tenant
+WANTED = 1.5  # times the light tenant's p99 alone
+NOTHING = {"heavy": {"tokens_per_minute": 1}}  # limits of the server that refuses
 
 
 class Load:
-    """recurve-loadgen of a tenant, under way."""
+    """A running recurve-loadgen of a tenant."""
 
     def __init__(self, server, tenant, *flags):
         key = pathlib.Path(server.folder.name) / f"{tenant}.key"
@@ -38,8 +37,8 @@ class Load:
              "--json", "-", *map(str, flags)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
     def result(self):
-        said = self.process.communicate()[0]
-        return json.loads(said[said.index("{"):])["trials"][0]
+        output = self.process.communicate()[0]
+        return json.loads(output[output.index("{"):])["trials"][0]
 
 
 def p99(trial):
@@ -47,15 +46,15 @@ def p99(trial):
 
 
 def stages(trial):
-    """Where the time to a first token goes, median and p99: what the request waits for before its first
-    step, and from there to its token, as the server says; of the medians what is left, for doors, text and
-    the network; and how late the load generator was itself, which has the same cores."""
+    """The parts of the time to first token, median and p99: to the request's first step and from there to the
+    token, as the server reports; the remainder of the median, for frontend, text and network; and the delays
+    of the load generator, which shares the cores."""
     latency, client = trial["latency"], trial["client"]
     parts = {name: latency[name] for name in ("queue", "prefill")}
     rest = latency["ttft"]["p50_ms"] - sum(part["p50_ms"] for part in parts.values())
-    said = [f"{name} {part['p50_ms']:.1f} and {part['p99_ms']:.1f}" for name, part in parts.items()]
+    timed = [f"{name} {part['p50_ms']:.1f} and {part['p99_ms']:.1f}" for name, part in parts.items()]
     late = [f"{name} {client[name + '_p99_ms']:.1f}" for name in ("send_delay", "handling_delay")]
-    return f"{', '.join(said)}, the rest {rest:.1f} ms; p99 of the generator's {' and '.join(late)} ms"
+    return f"{', '.join(timed)}, the rest {rest:.1f} ms; p99 of the generator's {' and '.join(late)} ms"
 
 
 def answered(trial):
@@ -67,8 +66,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--seconds", type=int, default=30, help="of each measurement")
     parser.add_argument("--rate", type=float, default=10, help="requests a second of the light tenant")
-    parser.add_argument("--limits", type=json.loads, default={}, help="of the file of keys")
-    parser.add_argument("--even", action="store_true", help="the load generator is busy all the time")
+    parser.add_argument("--limits", type=json.loads, default={}, help="of the keys file")
+    parser.add_argument("--even", action="store_true", help="load the cores during the baseline too")
     arguments = parser.parse_args()
     seconds = arguments.seconds
 
@@ -86,16 +85,16 @@ def main():
         if arguments.even:
             refused.result()
         heavy = flood(server)
-        beside = Load(server, "light", "--rate", arguments.rate, *LIGHT, "--warmup", 3, "--duration", seconds).result()
+        loaded = Load(server, "light", "--rate", arguments.rate, *LIGHT, "--warmup", 3, "--duration", seconds).result()
         others = heavy.result()
     print(f"heavy alone        {capacity:.1f} answers a second; it offers {TIMES * capacity:.0f}: {answered(others)}, "
           f"{others['requests']['errors']}")
-    print(f"light, first token p99 {p99(alone):.1f} ms alone, {p99(beside):.1f} ms beside, "
-          f"{p99(beside) / p99(alone):.2f} x; {answered(beside)}; p50 {alone['latency']['ttft']['p50_ms']:.1f} "
-          f"and {beside['latency']['ttft']['p50_ms']:.1f} ms")
-    for when, trial in (("alone", alone), ("beside", beside)):
+    print(f"light, first token p99 {p99(alone):.1f} ms alone, {p99(loaded):.1f} ms with the heavy tenant, "
+          f"{p99(loaded) / p99(alone):.2f} x; {answered(loaded)}; p50 {alone['latency']['ttft']['p50_ms']:.1f} "
+          f"and {loaded['latency']['ttft']['p50_ms']:.1f} ms")
+    for when, trial in (("alone", alone), ("loaded", loaded)):
         print(f"  {when:6} {stages(trial)}")
-    return 0 if p99(beside) <= WANTED * p99(alone) else 1
+    return 0 if p99(loaded) <= WANTED * p99(alone) else 1
 
 
 if __name__ == "__main__":

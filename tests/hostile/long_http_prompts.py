@@ -1,4 +1,4 @@
-"""Prompts of 15 MB over HTTP, several at a time, again and again."""
+"""Prompts of 15 MB over HTTP, several at a time, repeatedly."""
 
 import http.client
 import json
@@ -7,17 +7,17 @@ import threading
 import time
 
 FLAGS = ["--http", "127.0.0.1:0"]
-DOOR = "serving_http"
+PORT_EVENT = "serving_http"
 TENANTS = ("honest", "attacker")
 STREAMS = True
 SHORT = {"connections": 4, "megabytes": 15, "seconds": 3}
 FULL = {"connections": 4, "megabytes": 15, "seconds": 30}
-# Where the machine does nothing else: seconds to a first token, p99, and between two, as --tpot-ms has it.
+# On a machine without other work: seconds to a first token, p99, and between two tokens, as of --tpot-ms.
 MOST_FIRST_TOKEN, MOST_PER_TOKEN = 0.1, 0.03
 
 
 def attack(address, connections, megabytes, seconds):
-    text = "It was a cold evening, and nobody had lit the fire in the hall. "
+    text = "It was a cold evening, and no fire had been lit in the hall. "
     body = json.dumps({"prompt": text * ((megabytes << 20) // len(text)), "max_tokens": 1})
     headers = {"content-type": "application/json", "authorization": f"Bearer {os.environ['RECURVE_KEY']}"}
     end, codes, lock = time.monotonic() + seconds, {}, threading.Lock()

@@ -1,4 +1,4 @@
-"""Texts of millions of ids to be scored, each sent in as few messages as it takes."""
+"""Scores of millions of ids, each sent in as few messages as possible."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""A tenant that asks for all the choices that a request may have, again and again."""
+"""A tenant whose requests have the largest number of choices."""
 
 import tenant
 from tenant import TENANTS  # noqa: F401

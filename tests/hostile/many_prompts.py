@@ -1,12 +1,12 @@
-"""Requests of 1 KiB over HTTP that are very many prompts with all the choices that there may be, again and
-again, where there are no keys. The honest client comes from the same address."""
+"""Requests of 1 KiB over HTTP with very many prompts and the largest number of choices, repeatedly, on a
+server without keys. The honest client has the same address."""
 
 import http.client
 import json
 import time
 
 FLAGS = ["--slots", "16", "--http", "127.0.0.1:0"]
-DOOR = "serving_http"
+PORT_EVENT = "serving_http"
 SHORT = {"prompts": (256, 200), "seconds": 2}
 FULL = {"prompts": (256, 200), "seconds": 30}
 

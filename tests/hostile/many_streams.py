@@ -1,5 +1,5 @@
-"""Streams without end at the highest priority, on one connection, where there are no keys. The honest client
-comes from the same address."""
+"""Endless streams at the highest priority on one connection, on a server without keys. The honest client
+has the same address."""
 
 from endless_streams import attack, check  # noqa: F401
 

@@ -1,5 +1,5 @@
-"""Streams that are opened and reset at once, as fast as they go (CVE-2023-44487), so many at least and for so
-long at least."""
+"""Streams that are opened and reset at once, as fast as possible (CVE-2023-44487); at least so many and at
+least for so long."""
 
 import itertools
 import struct

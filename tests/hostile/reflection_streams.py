@@ -1,4 +1,4 @@
-"""Thousands of streams of reflection, each of which has asked something and stays open."""
+"""Thousands of reflection streams that stay open after a request."""
 
 import time
 

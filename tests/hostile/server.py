@@ -1,4 +1,4 @@
-"""recurve-server as a process, what it takes of the machine, and an honest client beside."""
+"""recurve-server as a process, its use of the machine, and an honest client."""
 
 import importlib
 import json
@@ -29,7 +29,7 @@ def binary():
 
 
 def generate_stubs(folder):
-    """What protoc makes of the protos, as modules."""
+    """Generates the modules of the protos."""
     subprocess.run(
         ["protoc", f"--proto_path={ROOT / 'proto'}", f"--python_out={folder}",
          f"--grpc_out={folder}",
@@ -45,7 +45,7 @@ def protocol(name, package="recurve.v1"):
 
 
 def chat_model(folder):
-    """The demo model, with a chat template, which it has not."""
+    """The demo model with a chat template, which it does not have."""
     for path in MODEL.iterdir():
         (folder / path.name).symlink_to(path)
     (folder / "chat_template.jinja").unlink(missing_ok=True)
@@ -54,10 +54,10 @@ def chat_model(folder):
 
 
 class Server:
-    """Runs until it is left. `files`: its limit of open files."""
+    """A context manager. `files`: its limit of open files."""
 
     def __init__(self, flags=(), files=None, model=MODEL, tenants=(), limits=None):
-        """tenants: who have keys, in `keys`; none: the server has none. limits: of the file of keys."""
+        """tenants: get keys, in `keys`; none: a server without keys. limits: of the keys file."""
         self.folder = tempfile.TemporaryDirectory(prefix="recurve-hostile-")
         self.log = pathlib.Path(self.folder.name) / "log"
         if model == "chat":
@@ -83,7 +83,7 @@ class Server:
         return self
 
     def address_of(self, event):
-        """Of the door that the log says to be open by this event."""
+        """The address of the port that the event of the log names."""
         while self.process.poll() is None:
             found = re.search(rf"event={event} .*port=(\d+)", self.log.read_text())
             if found:
@@ -109,15 +109,15 @@ class Server:
 
 
 class Watch:
-    """The most that a server took of the machine while this was entered."""
+    """The peak use of the machine by a server, while this context is active."""
 
     def __init__(self, server):
         self.server = server
         self.most = server.usage()
         self.ended = threading.Event()
-        self.thread = threading.Thread(target=self.look)
+        self.thread = threading.Thread(target=self.poll)
 
-    def look(self):
+    def poll(self):
         while not self.ended.wait(0.02):
             for name, value in self.server.usage().items():
                 self.most[name] = max(self.most[name], value)
@@ -132,13 +132,13 @@ class Watch:
 
 
 class HonestClient:
-    """Asks for a few tokens again and again, on a connection of its own, and notes how long each
-    first one takes; a refusal or an error is noted by its code."""
+    """Requests a few tokens repeatedly on one connection and records the time to each first token, and the
+    code of each error."""
 
     def __init__(self, address, key=None):
         self.metadata = (("authorization", f"Bearer {key}"),) if key else ()
         inference = protocol("inference_pb2")
-        self.schemas = 0  # that were asked for
+        self.schemas = 0  # requested so far
         self.stages = []  # Latencies's
         self.channel = grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
         self.stub = protocol("inference_pb2_grpc").InferenceStub(self.channel)
@@ -157,7 +157,7 @@ class HonestClient:
         return first
 
     def ask_for(self, seconds=None, until=None, pause=0.02, ask=None):
-        """For so long, or until an event: a Latencies. `ask`: in place of the method."""
+        """Repeats for so long or until an event. Returns Latencies. `ask`: instead of self.ask."""
         found = Latencies()
         self.stages = found.stages
         end = None if seconds is None else time.monotonic() + seconds
@@ -171,8 +171,7 @@ class HonestClient:
         return found
 
     def ask_of_new_schema(self, timeout=60):
-        """Seconds until an answer of a schema that nobody has asked for before is whole, which it is
-        checked to be."""
+        """Seconds to the end of an answer with a new schema. Checks the answer."""
         self.schemas += 1
         name = f"n{self.schemas}"
         schema = {"type": "object", "required": [name, "kind"], "properties": {
@@ -188,7 +187,7 @@ class HonestClient:
         return time.monotonic() - began
 
     def read_answer(self, timeout=60, tokens=100):
-        """Seconds between two tokens of an answer, on average."""
+        """Mean seconds between two tokens of an answer."""
         inference = protocol("inference_pb2")
         request = inference.GenerateRequest(
             text="It was a cold evening", stop={"max_tokens": tokens, "ignore_eos": True})
@@ -204,14 +203,14 @@ class Latencies:
     def __init__(self):
         self.seconds = []
         self.errors = {}
-        self.stages = []  # of those seconds, as the server says: until the first step, and from there to the token
+        self.stages = []  # of those seconds, as the server reports: to the first step, and from there to the token
 
     @property
     def count(self):
         return len(self.seconds) + sum(self.errors.values())
 
     def p99(self):
-        """In seconds; infinite where nothing was answered."""
+        """In seconds; infinite without answers."""
         return quantile(self.seconds, 99)
 
     def where(self):
@@ -227,7 +226,7 @@ class Latencies:
 
 
 def quantile(values, percent):
-    """Infinite where there are none."""
+    """Infinite without values."""
     if not values:
         return float("inf")
     return sorted(values)[max(0, -(-percent * len(values) // 100) - 1)]

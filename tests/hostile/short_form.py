@@ -1,5 +1,5 @@
-"""Every attack in a few seconds, with the bounds that its module states. ctest runs this with
-RECURVE_BIN set to the folder of recurve-server; attack.py is for measuring."""
+"""Every attack in a few seconds, with the bounds of its module. ctest runs this with RECURVE_BIN set to
+the folder of recurve-server; attack.py is for measurements."""
 
 import concurrent.futures
 import pathlib
@@ -28,7 +28,7 @@ def afterwards():
 
 @pytest.fixture(scope="module")
 def results():
-    """Of the attacks, by name. Their servers give back their memory while others are attacked."""
+    """By attack. Servers free their memory while others are attacked."""
     return {}
 
 
@@ -40,6 +40,6 @@ def test_attack(name, stubs, afterwards, results):
 
 
 @pytest.mark.parametrize("name", attack.ATTACKS)
-def test_its_memory_goes_back(name, results):
+def test_its_memory_is_freed(name, results):
     attack.report_memory(name, results[name])
-    assert list(results[name].kept()) == []
+    assert list(results[name].not_freed()) == []

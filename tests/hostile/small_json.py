@@ -1,14 +1,14 @@
-"""Bodies of 16 MB that are JSON of nothing but values of two bytes: read, each takes many times that."""
+"""JSON bodies of 16 MB that only have values of two bytes, which take many times that when parsed."""
 
 import http.client
 import threading
 
 FLAGS = ["--ttft-ms", "0", "--http", "127.0.0.1:0"]
-DOOR = "serving_http"
+PORT_EVENT = "serving_http"
 MODEL = "chat"
 SHORT = {"requests": 2, "megabytes": 16}
 FULL = {"requests": 16, "megabytes": 16}
-MOST_GROWTH = 512e6  # --request-memory twice: as they came, and as they are read
+MOST_GROWTH = 512e6  # --request-memory twice: received, and parsed
 LISTS = [("/v1/chat/completions", "messages", "{}"), ("/v1/completions", "prompt", "[]"),
          ("/v1/completions", "prompt", '""'), ("/v1/chat/completions", "messages", '{"a":{}}')]
 

@@ -1,5 +1,5 @@
-"""Messages of 16 MB that are a conversation of nothing but empty messages, of two bytes each: read, each
-takes many times that."""
+"""Messages of 16 MB that only have empty chat messages of two bytes, which take many times that when
+parsed."""
 
 import threading
 
@@ -10,7 +10,7 @@ FLAGS = ["--ttft-ms", "0"]
 MODEL = "chat"
 SHORT = {"requests": 4, "megabytes": 16, "rounds": 1}
 FULL = {"requests": 8, "megabytes": 16, "rounds": 4}
-MOST_GROWTH = 512e6  # --request-memory twice: as they came, and as they are read
+MOST_GROWTH = 512e6  # --request-memory twice: received, and parsed
 
 
 def varint(value):

@@ -1,5 +1,5 @@
-"""Messages of which the last byte never comes, on many streams of a few connections, by who has no key; of the
-health service too, which takes none. The honest client has one; the first stranger comes from its address."""
+"""Messages without their last byte and without a key, on many streams of a few connections, also to the health
+service, which needs no key. The honest client has a key; the first stranger has its address."""
 
 import threading
 import time

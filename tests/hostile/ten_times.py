@@ -1,4 +1,4 @@
-"""A tenant that offers ten times what the server can do, of requests that end."""
+"""A tenant that offers ten times the server's capacity, with short requests."""
 
 import tenant
 from tenant import TENANTS  # noqa: F401
@@ -11,7 +11,7 @@ FULL = {"streams": 160, "seconds": 30}
 def attack(address, streams, seconds):
     codes = tenant.flood(address, streams, seconds, text="Once upon a time",
                          stop={"max_tokens": 64, "ignore_eos": True})
-    return f"{streams} requests under way, ended by {codes}"
+    return f"{streams} concurrent requests, ended by {codes}"
 
 
 def check(result, size):

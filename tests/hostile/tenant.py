@@ -1,4 +1,4 @@
-"""What an attacker asks for, on as many streams of one connection as it likes; with its key, where it has one."""
+"""Requests of an attacker on many streams of one connection, with its key if it has one."""
 
 import itertools
 import os
@@ -12,9 +12,8 @@ TENANTS = ("honest", "attacker")
 
 
 def flood(address, streams, seconds, each=None, **fields):
-    """Keeps so many requests under way, each begun again as it ends, for so long. How many began, and
-    by which codes those ended that did. `each`: of a stream, by its number, the further fields of its
-    requests, one after the other."""
+    """Runs so many concurrent requests for so long; each is repeated when it ends. Returns the number of
+    ends by code. `each`: for a stream's number, an iterator of further fields of its requests."""
     inference = server.protocol("inference_pb2")
     stub_of = server.protocol("inference_pb2_grpc").InferenceStub
     key = os.environ["RECURVE_KEY"]
@@ -22,10 +21,10 @@ def flood(address, streams, seconds, each=None, **fields):
     end, codes, lock = time.monotonic() + seconds, {}, threading.Lock()
 
     def run(stub, number):
-        further = each(number) if each else itertools.repeat({})
+        more_fields = each(number) if each else itertools.repeat({})
         while time.monotonic() < end:
             code = grpc.StatusCode.OK
-            request = inference.GenerateRequest(**fields, **next(further))
+            request = inference.GenerateRequest(**fields, **next(more_fields))
             call = stub.Generate(request, metadata=metadata, timeout=max(0.1, end - time.monotonic()))
             try:
                 for _ in call:
