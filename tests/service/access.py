@@ -1,5 +1,5 @@
-"""Who may do what, from outside: a server with keys before curl, grpcio with code generated from the
-protos, and the command line. ctest runs this with RECURVE_BIN set to the folder of recurve-server;
+"""Roles and keys, from outside: a server with keys, and curl, grpcio with code generated from the protos, and
+the command line. ctest runs this with RECURVE_BIN set to the folder of recurve-server;
 by hand:
 
     RECURVE_BIN=build/release/bin /usr/bin/python3 -m pytest tests/service/access.py
@@ -100,7 +100,7 @@ def server(tmp_path_factory, keys):
     server = Server(tmp_path_factory.mktemp("server"), "--keys", keys["file"])
     yield server
     server.stop()
-    # Whatever was asked, the log has no secret and no hash.
+    # The log has no secret and no hash.
     log = server.log.read_text()
     for name, key in keys.items():
         if name not in ("none", "file"):
@@ -121,13 +121,13 @@ def rpcs(tmp_path_factory):
             for service in file.service for method in service.method}
 
 
-def test_every_rpc_knows_who_may(server, keys, rpcs):
+def test_every_rpc_checks_the_role(server, keys, rpcs):
     assert set(WHO) == rpcs
     for rpc, least in WHO.items():
         for role in ROLES:
             may = ROLES.index(role) >= ROLES.index(least)
             if rpc.endswith("Drain") and may:
-                continue  # in a test of its own
+                continue  # has a separate test
             code = server.call(rpc, keys[role])
             if may:
                 assert code not in REFUSED, (rpc, role)
@@ -137,7 +137,7 @@ def test_every_rpc_knows_who_may(server, keys, rpcs):
                                 else grpc.StatusCode.PERMISSION_DENIED), (rpc, role)
 
 
-def test_every_route_knows_who_may(server, keys):
+def test_every_route_checks_the_role(server, keys):
     routes = re.findall(r'\{verb::(\w+?)_?, "([^"]+)"', (ROOT / "server/http/routes.cc").read_text())
     assert {(method.upper(), path.replace("*", "none")) for method, path in routes} == set(HTTP)
     for (method, path), least in HTTP.items():
@@ -149,7 +149,7 @@ def test_every_route_knows_who_may(server, keys):
                 assert status == (401 if role == "none" else 403), (path, role)
 
 
-def test_what_is_no_key_opens_nothing(server, keys):
+def test_invalid_keys_are_refused(server, keys):
     good = keys["user"]
     wrong = good[:-1] + ("A" if good[-1] != "A" else "B")
     for key in ("x", wrong, good + "x", good[:-1], keys["old"], "rck_" + "0" * 12 + "_" + "A" * 43):
@@ -162,7 +162,7 @@ def test_what_is_no_key_opens_nothing(server, keys):
     assert "WWW-Authenticate: Bearer" in head
 
 
-def test_two_keys_are_none(server, keys):
+def test_two_keys_are_refused(server, keys):
     """A proxy may have checked the other one."""
     both = [f"Bearer {keys['user']}", f"Bearer {keys['admin']}"]
     for pair in (both, both[::-1], [both[0], both[0]]):
@@ -174,7 +174,7 @@ def test_two_keys_are_none(server, keys):
         assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
 
 
-def test_health_needs_no_key_and_reflection_is_not_there(server):
+def test_health_needs_no_key_and_there_is_no_reflection(server):
     health = "/grpc.health.v1.Health/Check"
     with grpc.insecure_channel(server.address) as channel:
         assert channel.unary_unary(health)(b"", timeout=30) == b"\x08\x01"
@@ -182,7 +182,7 @@ def test_health_needs_no_key_and_reflection_is_not_there(server):
     assert server.call(reflection) == grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_the_process_has_given_up_what_it_does_not_need(server):
+def test_the_process_has_dropped_its_privileges(server):
     proc = pathlib.Path(f"/proc/{server.process.pid}")
     assert re.search(r"NoNewPrivs:\s+1", (proc / "status").read_text())
     assert re.search(r"Max core file size\s+0\s+0", (proc / "limits").read_text())
@@ -191,7 +191,7 @@ def test_the_process_has_given_up_what_it_does_not_need(server):
     assert (filters == "2") == (confined.endswith("seccomp") and not confined.endswith("no seccomp"))
 
 
-def test_the_sandbox_can_be_opened(tmp_path):
+def test_the_sandbox_can_be_disabled(tmp_path):
     server = Server(tmp_path, "--sandbox", "off")
     try:
         assert "event=sandbox what=\"none, as" in server.log.read_text()
@@ -200,7 +200,7 @@ def test_the_sandbox_can_be_opened(tmp_path):
         server.stop()
 
 
-def test_the_other_clients_show_their_keys(server, keys):
+def test_the_other_clients_send_their_keys(server, keys):
     load = [BIN / "recurve-loadgen", "--server", server.address, "--streams", "1", "--warmup", "0",
             "--duration", "1"]
     environment = {name: value for name, value in os.environ.items() if name != "RECURVE_KEY"}
@@ -211,13 +211,13 @@ def test_the_other_clients_show_their_keys(server, keys):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_names_are_a_tenants_own(server, keys):
+def test_names_are_per_tenant(server, keys):
     server.recurve("session", "open", "diary", key=keys["user"])
     server.recurve("session", "open", "diary", key=keys["bob"])
     server.recurve("session", "open", "mine", key=keys["user"])
     mine = server.recurve("--json", "session", "list", key=keys["bob"]).stdout
     assert "diary" in mine and "mine" not in mine
-    # What is another's and what is nobody's are told alike.
+    # Errors for a name of another tenant and for an unknown name are the same.
     foreign = server.recurve("session", "get", "mine", key=keys["bob"], check=False)
     missing = server.recurve("session", "get", "none", key=keys["bob"], check=False)
     assert foreign.returncode == missing.returncode == 1
@@ -228,7 +228,7 @@ def test_names_are_a_tenants_own(server, keys):
     server.recurve("session", "get", "diary", key=keys["user"])
 
 
-def test_requests_are_ended_by_their_tenant_or_an_administrator(server, keys):
+def test_requests_are_aborted_by_their_tenant_or_an_administrator(server, keys):
     def running():
         return subprocess.Popen(
             [BIN / "recurve", "--server", server.address, "generate", "--prompt", "Once", "--request-id",
@@ -245,7 +245,7 @@ def test_requests_are_ended_by_their_tenant_or_an_administrator(server, keys):
         assert "CANCELLED" in call.stderr.read()
 
 
-def test_the_command_line_shows_its_key(server, keys, tmp_path):
+def test_the_command_line_sends_its_key(server, keys, tmp_path):
     file = tmp_path / "key"
     file.write_text(keys["user"] + "\n")
     assert "prompt tokens" in server.recurve(
@@ -257,7 +257,7 @@ def test_the_command_line_shows_its_key(server, keys, tmp_path):
     assert broken.returncode == 2 and "two words" not in broken.stderr
 
 
-def test_keys_come_and_go_while_it_runs(tmp_path):
+def test_keys_are_added_and_removed_while_it_runs(tmp_path):
     file = tmp_path / "keys.json"
     first = new_key(file, "carol")
     server = Server(tmp_path, "--keys", file)
@@ -278,7 +278,7 @@ def test_keys_come_and_go_while_it_runs(tmp_path):
         listed = subprocess.run([BIN / "recurve", "keys", "list", "--file", file], check=True, text=True,
                                 capture_output=True).stdout
         assert second.split("_")[1] in listed and "carol" in listed and "user" in listed
-        # What cannot be read is left, and the keys from before hold.
+        # With an unreadable file the previous keys remain valid.
         file.write_text("nothing")
         server.curl("GET", "/v1/models", second)
         for _ in range(300):
@@ -292,7 +292,7 @@ def test_keys_come_and_go_while_it_runs(tmp_path):
         server.stop()
 
 
-def test_operators_have_a_listener_of_their_own(tmp_path, keys):
+def test_operators_have_a_separate_listener(tmp_path, keys):
     server = Server(tmp_path, "--keys", keys["file"], "--admin", "127.0.0.1:0")
     server.wait_for("event=serving_admin")
     ports = dict(re.findall(r"event=(serving\w*) .* port=(\d+)", server.log.read_text()))
@@ -318,18 +318,18 @@ def test_operators_have_a_listener_of_their_own(tmp_path, keys):
         server.stop()
 
 
-@pytest.mark.parametrize("door", ["--listen", "--http", "--metrics", "--admin"])
-def test_a_network_of_strangers_is_refused(tmp_path, keys, door):
-    """At once, before the model is looked at."""
+@pytest.mark.parametrize("flag", ["--listen", "--http", "--metrics", "--admin"])
+def test_an_open_network_is_refused(tmp_path, keys, flag):
+    """At once, before the model is read."""
     def started(*flags):
-        return subprocess.run([BIN / "recurve-server", "--model", tmp_path / "none", door, "0.0.0.0:0",
-                               *(("--listen", "127.0.0.1:0") if door != "--listen" else ()), *flags],
+        return subprocess.run([BIN / "recurve-server", "--model", tmp_path / "none", flag, "0.0.0.0:0",
+                               *(("--listen", "127.0.0.1:0") if flag != "--listen" else ()), *flags],
                               text=True, capture_output=True, timeout=60)
 
     for flags in ([], ["--keys", keys["file"]]):
         refused = started(*flags)
         assert refused.returncode == 1
-        assert door in refused.stderr and "--insecure-network" in refused.stderr
+        assert flag in refused.stderr and "--insecure-network" in refused.stderr
     allowed = started("--insecure-network")
     assert allowed.returncode == 1 and "--insecure-network" not in allowed.stderr
 
@@ -350,8 +350,8 @@ def test_metrics_and_audit_know_tenants(server, keys):
         assert any(f"what={what} tenant=bob key_id={id} peer=127.0.0.1 result=OK" in line for line in lines), what
 
 
-def test_the_command_line_says_what_is_missing_for_tls(tmp_path):
-    """Another name than the certificate has, another authority, and no TLS at all."""
+def test_the_command_line_names_what_tls_needs(tmp_path):
+    """Another name than that of the certificate, another authority, and no TLS."""
     (tmp_path / "other").mkdir()
     authority, other = Authority(tmp_path), Authority(tmp_path / "other")
     server = Server(tmp_path, *authority.sign(names="DNS:localhost").flags)
@@ -371,8 +371,8 @@ def test_the_command_line_says_what_is_missing_for_tls(tmp_path):
         server.stop()
 
 
-def test_a_certificate_is_as_good_as_a_key(tmp_path):
-    """By its subject, over gRPC and HTTP; one that is not named is a stranger's."""
+def test_a_certificate_replaces_a_key(tmp_path):
+    """By its subject, over gRPC and HTTP; an unlisted subject is unauthenticated."""
     authority = Authority(tmp_path)
     own, worker, other = authority.sign(), authority.sign("worker"), authority.sign("other")
     file = tmp_path / "keys.json"
@@ -403,13 +403,13 @@ def test_a_certificate_is_as_good_as_a_key(tmp_path):
         assert call(worker, load) == grpc.StatusCode.OK
         assert call(other, load) == grpc.StatusCode.UNAUTHENTICATED
         assert call(other, sessions, key) == grpc.StatusCode.OK
-        # A key goes before the certificate, and a wrong one is not made good by it.
+        # A key has precedence over the certificate, also a wrong one.
         assert call(worker, load, key) == grpc.StatusCode.PERMISSION_DENIED
         assert call(worker, load, "wrong") == grpc.StatusCode.UNAUTHENTICATED
         assert (curl(worker), curl(other)) == ("200", "401")
-        # It is taken out of the file, and opens nothing more.
+        # Removed from the file, it is refused.
         file.write_text(json.dumps({**json.loads(file.read_text()), "certificates": []}))
-        while "event=keys_reloaded" not in server.log.read_text():  # which it looks at as somebody asks
+        while "event=keys_reloaded" not in server.log.read_text():  # a request triggers the check
             assert curl(worker) in ("200", "401")
         assert call(worker, load) == grpc.StatusCode.UNAUTHENTICATED and curl(worker) == "401"
         assert call(worker, sessions, key) == grpc.StatusCode.OK
@@ -417,7 +417,7 @@ def test_a_certificate_is_as_good_as_a_key(tmp_path):
         server.stop()
 
 
-def test_durable_sessions_are_their_tenants_after_a_restart(tmp_path, keys):
+def test_durable_sessions_belong_to_their_tenant_after_a_restart(tmp_path, keys):
     flags = ("--keys", keys["file"], "--state-dir", tmp_path / "states")
     server = Server(tmp_path, *flags)
     server.recurve("session", "open", "--durability", "local", "kept", key=keys["user"])

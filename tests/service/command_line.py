@@ -1,5 +1,4 @@
-"""`recurve generate` before the real server: its answer is what each flag says it must be. ctest runs
-this with RECURVE_BIN set to the folder of recurve-server and recurve; by hand:
+"""`recurve generate` with the server: its answer satisfies the constraint of each flag. ctest runs this with RECURVE_BIN set to the folder of recurve-server and recurve; by hand:
 
     RECURVE_BIN=build/release/bin /usr/bin/python3 -m pytest tests/service/command_line.py
 """

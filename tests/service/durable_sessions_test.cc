@@ -1,5 +1,5 @@
-// Durable sessions of a real server that is killed: what was acknowledged is there, to the bit, and
-// nothing twice.
+// Durable sessions of a server that is killed: acknowledged answers survive to the bit, and none
+// occurs twice.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -59,7 +59,7 @@ Said ask(Client& client, const v1::GenerateRequest& request) {
   return said;
 }
 
-// The code of what the call throws; OK if nothing.
+// The code of the error that the call throws; OK: none.
 template <typename Call>
 std::pair<StatusCode, std::string> error_of(Call&& call) {
   try {
@@ -70,7 +70,7 @@ std::pair<StatusCode, std::string> error_of(Call&& call) {
   return {};
 }
 
-TEST(DurableSessions, GoOnAfterAKillAsIfNothingHadHappened) {
+TEST(DurableSessions, ContinueUnchangedAfterAKill) {
   const TempDir dir, other;
   Said first, second;
   {
@@ -100,7 +100,7 @@ TEST(DurableSessions, GoOnAfterAKillAsIfNothingHadHappened) {
   EXPECT_EQ(found.tier(), v1::SESSION_TIER_DISK);
   EXPECT_EQ(found.position(), first.last.usage().session_position());
   EXPECT_TRUE(found.has_pending_token());
-  EXPECT_EQ(found.commit().owner_epoch(), 1u) << "who made it, and not who serves it now";
+  EXPECT_EQ(found.commit().owner_epoch(), 1u) << "the epoch that wrote it, not the current one";
   EXPECT_EQ(client.load().sessions().disk(), 1);
   EXPECT_EQ(error_of([&] { client.get_session("gone"); }).first, StatusCode::NOT_FOUND);
   const Said after = ask(client, turn("s", "", 30));
@@ -108,7 +108,7 @@ TEST(DurableSessions, GoOnAfterAKillAsIfNothingHadHappened) {
   EXPECT_EQ(after.last.commit().owner_epoch(), 2u);
 }
 
-TEST(DurableSessions, ARequestThatIsSentAgainIsNotAnsweredTwice) {
+TEST(DurableSessions, ARepeatedRequestIsAnsweredOnce) {
   const TempDir dir;
   auto server = server_in(dir);
   Said once;
@@ -139,7 +139,7 @@ TEST(DurableSessions, ARequestThatIsSentAgainIsNotAnsweredTwice) {
   EXPECT_EQ(error_of([&] { ask(client, request); }).first, StatusCode::ALREADY_EXISTS);
 }
 
-TEST(DurableSessions, MarksForksAndClosingLastToo) {
+TEST(DurableSessions, MarksForksAndClosingSurviveToo) {
   const TempDir dir;
   auto server = server_in(dir);
   Said here;
@@ -169,7 +169,7 @@ TEST(DurableSessions, MarksForksAndClosingLastToo) {
   EXPECT_EQ(client.get_session("f").position(), here.last.usage().session_position());
 }
 
-TEST(DurableSessions, WhatBreaksOffHasNeverBegun) {
+TEST(DurableSessions, AnInterruptedRequestHasNoEffect) {
   const TempDir dir;
   auto server = server_in(dir);
   Client client(server->address());
@@ -195,7 +195,7 @@ TEST(DurableSessions, WhatBreaksOffHasNeverBegun) {
   EXPECT_EQ(client.get_session("s").epoch(), 1u);
 }
 
-TEST(DurableSessions, ARequestMayWantMoreOrLessThanItsSession) {
+TEST(DurableSessions, ARequestMaySetMoreOrLessDurabilityThanItsSession) {
   const TempDir dir;
   auto server = server_in(dir);
   Client client(server->address());
@@ -215,7 +215,7 @@ TEST(DurableSessions, ARequestMayWantMoreOrLessThanItsSession) {
   }
 }
 
-TEST(DurableSessions, AnEpochThatIsNotExpectedIsRefused) {
+TEST(DurableSessions, AnUnexpectedEpochIsRefused) {
   const TempDir dir;
   auto server = server_in(dir);
   Client client(server->address());
@@ -228,8 +228,8 @@ TEST(DurableSessions, AnEpochThatIsNotExpectedIsRefused) {
   EXPECT_THAT(sentence, HasSubstr("epoch 1"));
 }
 
-// More sessions than host memory holds, durable ones and others: they come back as they were.
-TEST(DurableSessions, StatesLeaveMemoryForTheDiskAndComeBack) {
+// More sessions than fit host memory, durable ones and others: all states return unchanged.
+TEST(DurableSessions, StatesMoveToTheDiskAndBack) {
   const TempDir dir;
   auto server = server_in(dir, {"--slots", "2", "--session-memory", "2MB"});
   Client client(server->address());
@@ -253,7 +253,7 @@ TEST(DurableSessions, StatesLeaveMemoryForTheDiskAndComeBack) {
   }
 }
 
-TEST(DurableSessions, WhatCannotBePromisedIsRefusedByName) {
+TEST(DurableSessions, UnsupportedDurabilityIsRefusedByName) {
   const TempDir dir;
   auto server = server_in(dir, {"--state-disk", "1MB"});
   Client client(server->address());
@@ -273,7 +273,7 @@ TEST(DurableSessions, WhatCannotBePromisedIsRefusedByName) {
             StatusCode::UNIMPLEMENTED);
 }
 
-TEST(DurableSessions, AFolderThatIsDeletedIsNoticedWithinASecond) {
+TEST(DurableSessions, ADeletedFolderIsNoticedWithinASecond) {
   for (const char* deleted : {"states", "states/lock"}) {
     const TempDir dir;
     auto server = server_in(dir);
@@ -304,7 +304,7 @@ TEST(DurableSessions, AFolderThatIsDeletedIsNoticedWithinASecond) {
   }
 }
 
-// The flags of a server that encrypts its folder, or of one that does not.
+// The flags of a server with or without encryption of its folder.
 std::vector<std::string> key_flags(const TempDir& dir, bool encrypted) {
   if (!encrypted) return {};
   const std::string file = dir / "state.keys";
@@ -313,7 +313,7 @@ std::vector<std::string> key_flags(const TempDir& dir, bool encrypted) {
   return {"--state-keys", file};
 }
 
-TEST(DurableSessions, ADamagedStateIsSaidToBeAndOthersGoOn) {
+TEST(DurableSessions, ADamagedStateIsReportedAndOthersContinue) {
   for (const bool encrypted : {false, true}) {
     const TempDir dir;
     const std::vector<std::string> flags = key_flags(dir, encrypted);
@@ -346,9 +346,9 @@ TEST(DurableSessions, ADamagedStateIsSaidToBeAndOthersGoOn) {
   }
 }
 
-// One flipped bit of the journal loses nothing; the same in its copy puts the session in doubt,
-// until its owner accepts what is still there. Encrypted or not, the server starts.
-TEST(DurableSessions, ADamagedJournalIsReadFromItsCopyOrSaidToBe) {
+// One flipped bit of the journal loses nothing; the same bit in its copy puts the session in doubt,
+// until its owner accepts the remaining state. Encrypted or not, the server starts.
+TEST(DurableSessions, ADamagedJournalIsReadFromItsCopyOrReported) {
   for (const bool encrypted : {false, true}) {
     const TempDir dir;
     const std::vector<std::string> flags = key_flags(dir, encrypted);
@@ -363,7 +363,7 @@ TEST(DurableSessions, ADamagedJournalIsReadFromItsCopyOrSaidToBe) {
     server->signal(SIGKILL);
     server->wait();
     std::filesystem::copy(dir / "states", dir / "whole");
-    // In the group of the turn of "a", behind which that of "b" is.
+    // In the group of the turn of "a", which precedes that of "b".
     const auto flip = [&](const std::string& name) {
       const auto path = dir / "states" / name;
       const auto at = static_cast<std::streamoff>(std::filesystem::file_size(path) * 6 / 10);
@@ -398,16 +398,16 @@ TEST(DurableSessions, ADamagedJournalIsReadFromItsCopyOrSaidToBe) {
   }
 }
 
-// A session that is asked again and again, and what was acknowledged of it.
+// A session with repeated requests, and their acknowledged answers.
 struct Talk {
   std::string name;
   std::vector<std::vector<int32_t>> answers = {};
-  int64_t position = 0;  // behind the last one
+  int64_t position = 0;  // after the last one
 
   v1::GenerateRequest request(size_t t) const {
     return turn(name, t == 0 ? "Once upon a time" : "", 4, "turn-" + std::to_string(t));
   }
-  // Until the server is gone. An answer whose end was lost is asked for again, by its name.
+  // Until the server has ended. A request whose end was lost is repeated with the same id.
   void go_on(const std::string& address, std::atomic<int>* count) {
     Client client(address);
     try {
@@ -420,8 +420,8 @@ struct Talk {
     } catch (const ClientError&) {
     }
   }
-  // After a restart the session has its last answer, which it gives again as it was; or one more,
-  // that nobody was told of. The first commit opened it.
+  // After a restart the session has its last acknowledged answer and repeats it unchanged, or one
+  // more that was not acknowledged. The first commit opened it.
   void expect_kept(Client& client) const {
     const v1::Session found = client.get_session(name);
     const uint64_t acknowledged = 1 + answers.size();
@@ -434,7 +434,7 @@ struct Talk {
     ASSERT_EQ(again.ids, answers.back()) << name;
     ASSERT_EQ(client.get_session(name).position(), position) << name << " was answered twice";
   }
-  // All of it is what a session says that nothing happened to.
+  // The whole session equals one without interruptions.
   void expect_straight(Client& client) const {
     open(client, "straight", v1::DURABILITY_NONE);
     for (size_t t = 0; t < answers.size(); ++t) {
@@ -447,9 +447,9 @@ struct Talk {
   }
 };
 
-// Streams that go on and on while the server is killed again and again; for RECURVE_KILL_SECONDS
-// where that is set, which tests/durable/kills.sh does.
-TEST(DurableSessions, NoKillLosesAnAcknowledgedAnswerNorGivesOneTwice) {
+// Streams run while the server is killed repeatedly; for RECURVE_KILL_SECONDS if set, as
+// tests/durable/kills.sh does.
+TEST(DurableSessions, NoKillLosesOrRepeatsAnAcknowledgedAnswer) {
   constexpr int kKills = 6, kSessions = 4;
   const char* seconds = std::getenv("RECURVE_KILL_SECONDS");
   const auto end = std::chrono::steady_clock::now() +

@@ -1,4 +1,4 @@
-// The engine of the real server fails: everybody is told, and the process ends as it should.
+// The engine of the server fails: all clients get an error, and the process exits properly.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,12 +20,12 @@ TEST(EngineFailureFault, EndsStreamsWithInternalLogsAndExits) {
   const std::string file = directory / "fail";
   setenv("LD_PRELOAD", RECURVE_FAIL_ALLOCATION_LIBRARY, 1);
   setenv("RECURVE_FAIL_ALLOCATION", file.c_str(), 1);
-  // A sandbox would keep the file, which the library removes.
+  // In a sandbox the library could not remove the file.
   ServerProcess server({"--sandbox", "off", "--model",
                         std::string(RECURVE_SOURCE_DIR) + "/weights_tools/demo/xlstm-books"});
   unsetenv("LD_PRELOAD");
   const auto stub = v1::Inference::NewStub(own_channel(server.address()));
-  // Where one request could be refused for it, it was; the next try may hit something else.
+  // If only one request was refused for it, the next try may hit another allocation.
   grpc::Status status;
   for (int tries = 0; tries < 100 && status.error_code() != StatusCode::INTERNAL; ++tries) {
     grpc::ClientContext context;

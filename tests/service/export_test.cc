@@ -1,4 +1,4 @@
-// States that leave one server and go on at another, and what is refused.
+// States exported by one server and imported by another, and refusals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ v1::GenerateRequest turn(const std::string& session, const std::string& text) {
   v1::GenerateRequest request = generate_request(text, 30);
   request.mutable_sampling()->set_seed(7);
   request.mutable_sampling()->set_temperature(1);
-  request.mutable_sampling()->set_repetition_penalty(1.3f);  // sees all that was said
+  request.mutable_sampling()->set_repetition_penalty(1.3f);  // depends on all previous tokens
   request.set_session(session);
   return request;
 }
@@ -56,7 +56,7 @@ std::string exported(Client& client, const std::string& name, uint64_t offset = 
   return all;
 }
 
-// In pieces that end anywhere.
+// In pieces of any size.
 v1::Session imported(Client& client, const std::string& name, std::string_view state) {
   v1::ImportRequest first;
   first.set_name(name);
@@ -102,7 +102,7 @@ class Export : public ::testing::Test {
 };
 std::unique_ptr<ServerProcess> Export::here_, Export::there_;
 
-TEST_F(Export, GoesOnElsewhereAsItWouldHaveHere) {
+TEST_F(Export, ContinuesElsewhereTheSame) {
   open("story");
   ask(a_, turn("story", "Once upon a time"));
   const v1::Session before = a_.get_session("story");
@@ -116,16 +116,16 @@ TEST_F(Export, GoesOnElsewhereAsItWouldHaveHere) {
   imported(b_, "twin", state);
   const std::vector<int32_t> here = ask(a_, turn("story", "")), there = ask(b_, turn("tale", ""));
   EXPECT_EQ(here, there);
-  EXPECT_EQ(ask(b_, turn("twin", "")), here) << "a state may be used as often as one likes";
+  EXPECT_EQ(ask(b_, turn("twin", "")), here) << "a state may be imported any number of times";
   EXPECT_EQ(ask(a_, turn("story", " And")), ask(b_, turn("tale", " And")));
   EXPECT_EQ(exported(a_, "story").size(), exported(b_, "tale").size());
 }
 
-TEST_F(Export, RefusesByNameWhatDoesNotFit) {
+TEST_F(Export, RefusesMismatchesByName) {
   open("old");
   EXPECT_THAT(error_of([&] { exported(a_, "old"); }),
               ::testing::Pair(StatusCode::FAILED_PRECONDITION, HasSubstr("absorbed nothing")));
-  EXPECT_EQ(error_of([&] { exported(a_, "nobody"); }).first, StatusCode::NOT_FOUND);
+  EXPECT_EQ(error_of([&] { exported(a_, "unknown"); }).first, StatusCode::NOT_FOUND);
   ask(a_, turn("old", "Once upon a time"));
   const std::string state = exported(a_, "old");
   EXPECT_THAT(error_of([&] { exported(a_, "old", state.size() + 1); }),
@@ -146,7 +146,7 @@ TEST_F(Export, RefusesByNameWhatDoesNotFit) {
   imported(b_, "new", state);
   EXPECT_EQ(refused(state).first, StatusCode::ALREADY_EXISTS);
 
-  // Whichever of the two states is larger.
+  // The larger of the two states.
   for (const char* model : {"mamba-books", "parity-mamba"}) {
     ServerProcess other(flags(model));
     Client client(other.address());
@@ -158,7 +158,7 @@ TEST_F(Export, RefusesByNameWhatDoesNotFit) {
   }
 }
 
-// A state, to be written again with other numbers.
+// A state that can be written with other numbers.
 struct Forged {
   explicit Forged(const std::string& written) {
     const auto read = [&](uint64_t offset, std::span<std::byte> to) {
@@ -168,7 +168,7 @@ struct Forged {
     image = make_image(header.layout);
     header = read_state(written.size(), read, header, image.rooms);
   }
-  // Of the first array of that name.
+  // In the first array of that name.
   std::span<std::byte> array(const std::string& name) const {
     const auto& arrays = header.layout.arrays;
     const auto at = std::ranges::find(arrays, name, &StateArray::name) - arrays.begin();
@@ -185,7 +185,7 @@ struct Forged {
   NewImage image;
 };
 
-// The client has written the checksums.
+// With valid checksums.
 TEST(ForgedStates, AreRefusedByName) {
   const std::string config =
       std::string(RECURVE_SOURCE_DIR) + "/tests/golden/recurrent_gemma/groups/config.json";

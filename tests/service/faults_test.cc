@@ -1,4 +1,4 @@
-// What clients and networks do to the real server: afterwards all of it is as before.
+// Faults of clients and networks: afterwards the server is as before.
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ uint16_t port_of(const std::string& address) {
   return static_cast<uint16_t>(std::stoi(address.substr(address.find(':') + 1)));
 }
 
-// One server for all faults: each must leave it as it was.
+// All tests use one server: each must leave it unchanged.
 class FaultTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -50,7 +50,7 @@ class FaultTest : public ::testing::Test {
     client_ = std::make_unique<Client>(*address_);
     expected_ = ask(*client_);
   }
-  // Slots, queue and file handles are where they began, and so is what the server says.
+  // Slots, queue, file handles and answers are as at the start.
   void TearDown() override {
     EXPECT_TRUE(comes_true([&] { return is_idle(*client_); })) << client_->load().DebugString();
     EXPECT_EQ(ask(*client_), expected_);
@@ -87,7 +87,7 @@ ServerProcess* FaultTest::server_ = nullptr;
 std::string* FaultTest::address_ = nullptr;
 int FaultTest::files_ = 0;
 
-// `recurve generate` without end, in a process of its own.
+// An endless `recurve generate` in another process.
 pid_t spawn_endless_client(const std::string& address) {
   const std::string self =
       std::filesystem::read_symlink("/proc/self/exe").parent_path() / "recurve";
@@ -118,12 +118,12 @@ TEST_F(FaultTest, ClientsThatAreKilled) {
   for (const pid_t pid : clients) waitpid(pid, nullptr, 0);
 }
 
-// They hold every slot, read nothing and stay connected: after a while they have to go.
+// They use every slot, read nothing and stay connected: after a while the server ends them.
 TEST_F(FaultTest, ReadersThatStall) {
   grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // a window of 64 KiB, which does not grow
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // a fixed window of 64 KiB
   struct Stalled {
-    std::unique_ptr<v1::Inference::Stub> stub;  // of a connection of its own
+    std::unique_ptr<v1::Inference::Stub> stub;  // of a separate connection
     grpc::ClientContext context;
     std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader;
   };
@@ -135,9 +135,9 @@ TEST_F(FaultTest, ReadersThatStall) {
     one.reader = one.stub->Generate(&one.context, request);
   }
   ASSERT_TRUE(comes_true([&] { return client_->load().requests_running() == kSlots; }));
-  EXPECT_EQ(ask(*client_), expected_) << "once a slot has come free";
-  // Whoever is read before would go on.
-  ASSERT_TRUE(comes_true([&] { return is_idle(*client_); })) << "all of them have to go";
+  EXPECT_EQ(ask(*client_), expected_) << "after a slot was freed";
+  // A stream that is read before that would continue.
+  ASSERT_TRUE(comes_true([&] { return is_idle(*client_); })) << "all of them must end";
   for (Stalled& one : stalled) {
     v1::GenerateResponse response;
     int finals = 0;
@@ -148,7 +148,7 @@ TEST_F(FaultTest, ReadersThatStall) {
   }
 }
 
-// A slow reader is no stalled one: it gets all, at its own speed, and the others get theirs.
+// A slow reader is not a stalled one: it gets all tokens at its speed, and does not delay others.
 TEST_F(FaultTest, AReaderThatIsSlow) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
@@ -191,8 +191,8 @@ std::string header(const std::string& name, const std::string& value) {
          static_cast<char>(value.size()) + value;
 }
 
-// The beginning of a Generate: preface, settings, headers, and of a message of a megabyte the
-// length and the first bytes.
+// The start of a Generate call: preface, settings, headers, the length of a message of a megabyte
+// and its first bytes.
 std::string cut_message() {
   const std::string headers = header(":method", "POST") + header(":scheme", "http") +
                               header(":path", "/recurve.v1.Inference/Generate") +
@@ -214,14 +214,14 @@ int connect_to(const std::string& address) {
   return fd;
 }
 
-TEST_F(FaultTest, ConnectionsThatAreCutAnywhere) {
+TEST_F(FaultTest, ConnectionsCutAnywhere) {
   const std::string whole = cut_message();
   std::mt19937 random(1);
   for (int i = 0; i < 400; ++i) {
     const int fd = connect_to(*address_);
     const size_t size = std::uniform_int_distribution<size_t>(1, whole.size())(random);
     EXPECT_GT(send(fd, whole.data(), size, MSG_NOSIGNAL), 0);
-    if (i % 2 == 0) {  // with a reset instead of an end
+    if (i % 2 == 0) {  // with a reset
       const linger at_once{.l_onoff = 1, .l_linger = 0};
       setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
     }
@@ -229,7 +229,7 @@ TEST_F(FaultTest, ConnectionsThatAreCutAnywhere) {
   }
 }
 
-TEST_F(FaultTest, BytesThatAreNoProtocol) {
+TEST_F(FaultTest, BytesOfNoProtocol) {
   std::mt19937 random(2);
   const std::string preface = cut_message();
   for (int i = 0; i < 200; ++i) {
@@ -294,7 +294,7 @@ TEST_F(FaultTest, AStormOfAborts) {
   EXPECT_GT(aborted, 0);
 }
 
-TEST_F(FaultTest, AFloodThatDoesNotFitTheQueueIsRefusedAndTheRestServed) {
+TEST_F(FaultTest, AFloodBeyondTheQueueIsRefusedAndTheRestServed) {
   constexpr int kRequests = 250;
   std::atomic<int> refused = 0, ok = 0;
   in_threads(96, kRequests, [&](int i) {
@@ -306,11 +306,11 @@ TEST_F(FaultTest, AFloodThatDoesNotFitTheQueueIsRefusedAndTheRestServed) {
     ok += outcome.status.ok();
   });
   EXPECT_EQ(refused + ok, kRequests);
-  EXPECT_GE(ok, 64) << "nobody is refused while fewer wait";
+  EXPECT_GE(ok, 64) << "no request is refused while fewer wait";
   EXPECT_GT(refused, 0);
 }
 
-// ---- the server goes
+// ---- the server ends
 
 // Streams without a pause from 16 threads until told to end; counts how they ended.
 class Crowd {
@@ -325,7 +325,7 @@ class Crowd {
           const Outcome outcome = generate(*stub, generate_request("It was", 40, t), context);
           const StatusCode code = outcome.status.error_code();
           EXPECT_TRUE(outcome.proper());
-          // gRPC itself cancels calls that come while the port closes.
+          // gRPC cancels calls that arrive while the port closes.
           EXPECT_TRUE(code == StatusCode::OK || code == StatusCode::UNAVAILABLE ||
                       (code == StatusCode::CANCELLED && outcome.ids.empty()))
               << outcome.status.error_code() << " " << outcome.status.error_message();
@@ -352,7 +352,7 @@ class Crowd {
 
 const std::vector<std::string> kFlags = {"--model", kModel, "--slots", "8", "--ttft-ms", "0"};
 
-TEST(ServerFaultTest, DrainUnderLoadEndsWhatHasBegun) {
+TEST(ServerFaultTest, DrainUnderLoadFinishesRunningRequests) {
   ServerProcess server(kFlags);
   Crowd crowd(server.address());
   ASSERT_TRUE(comes_true([&] { return crowd.ok() > 30; }));
@@ -363,7 +363,7 @@ TEST(ServerFaultTest, DrainUnderLoadEndsWhatHasBegun) {
   EXPECT_GT(crowd.unavailable(), 0);
 }
 
-TEST(ServerFaultTest, ARestartIsNoticedAtOnceAndServesOn) {
+TEST(ServerFaultTest, ClientsNoticeARestartAtOnce) {
   std::optional<ServerProcess> server(kFlags);
   const std::string address = server->address();
   Crowd crowd(address);

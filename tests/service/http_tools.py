@@ -1,4 +1,4 @@
-"""The HTTP door before programs that no one here wrote: curl, nginx as a proxy with its default
+"""The HTTP frontend with third-party programs: curl, nginx as a proxy with its default
 settings, and h2load over HTTP/1.1. ctest runs this with RECURVE_BIN set to the folder of
 recurve-server; by hand:
 
@@ -50,7 +50,7 @@ def curl(*arguments):
 
 
 def texts(events):
-    """The text of a stream, which must end as the dialect says."""
+    """The text of a stream, which must end as the protocol specifies."""
     data = [line[6:] for line in events.splitlines() if line.startswith("data: ")]
     assert data[-1] == "[DONE]"
     return "".join(json.loads(one)["choices"][0]["text"] for one in data[:-1])
@@ -64,7 +64,7 @@ def test_curl(port):
     streamed = json.dumps(BODY | {"stream": True})
     for version in ("--http1.1", "--http1.0"):
         assert texts(curl("-N", version, f"{url}/v1/completions", "-d", streamed)) == text
-    # A body of no known size, and one that curl asks about first.
+    # A body of unknown size, and one after "100 Continue".
     assert texts(curl("-N", "-H", "Transfer-Encoding: chunked", f"{url}/v1/completions", "-d",
                       streamed)) == text
     assert texts(curl("-N", "-H", "Expect: 100-continue", f"{url}/v1/completions", "-d",
@@ -122,7 +122,7 @@ def wait_for(listen, nginx, log):
 
 
 def test_nginx_with_its_defaults(port, tmp_path):
-    """HTTP/1.0, a Host that is the upstream's name, buffers for answers."""
+    """HTTP/1.0, a Host with the upstream's name, buffered answers."""
     listen = free_port()
     (tmp_path / "conf").write_text(NGINX.format(folder=tmp_path, port=port, listen=listen, more=""))
     nginx = subprocess.Popen(["/usr/sbin/nginx", "-c", tmp_path / "conf", "-p", tmp_path],
@@ -134,7 +134,7 @@ def test_nginx_with_its_defaults(port, tmp_path):
         text = direct["choices"][0]["text"]
         assert json.loads(curl(url, "-d", json.dumps(BODY)))["choices"][0]["text"] == text
         assert texts(curl("-N", url, "-d", json.dumps(BODY | {"stream": True}))) == text
-        # Events come one by one: of a stream without an end, the first ones are here at once.
+        # Events arrive one by one: the first ones of an endless stream arrive at once.
         endless = subprocess.Popen(
             ["curl", "-sSN", url, "-d", json.dumps(BODY | {"stream": True, "max_tokens": 200000})],
             stdout=subprocess.PIPE, text=True)
@@ -142,7 +142,7 @@ def test_nginx_with_its_defaults(port, tmp_path):
         endless.terminate()
         endless.wait()
         endless.stdout.close()
-        for _ in range(1000):  # nginx goes away with its client
+        for _ in range(1000):  # nginx disconnects with its client
             load = json.loads(curl(f"http://127.0.0.1:{port}/v1/load"))
             if load["requests_running"] == 0:
                 break
@@ -154,7 +154,7 @@ def test_nginx_with_its_defaults(port, tmp_path):
 
 
 def test_a_silent_stream_is_not_cut(tmp_path):
-    """nginx gives up a server that says nothing for a second; the only slot is another stream's for longer."""
+    """nginx times out after a silent second; another stream uses the only slot for longer."""
     server, ports = start(tmp_path / "log", "--http", "127.0.0.1:0", "--http-comment-ms", "200", slots=1)
     listen = free_port()
     (tmp_path / "conf").write_text(NGINX.format(folder=tmp_path, port=ports["serving_http"], listen=listen,
@@ -197,7 +197,7 @@ def test_load_over_http_1_1(port, tmp_path, stream):
     print(re.search(r"finished in.*", out)[0])
 
 
-def test_the_metrics_have_a_port_of_their_own(tmp_path):
+def test_the_metrics_have_a_separate_port(tmp_path):
     server, ports = start(tmp_path / "log", "--http", "127.0.0.1:0", "--http-page", "off",
                           "--metrics", "127.0.0.1:0")
     try:

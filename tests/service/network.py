@@ -1,7 +1,7 @@
-"""Who comes from another machine: hosts of a network, each a network namespace of the test's own. ctest
+"""Clients from other machines: hosts of a network, each a separate network namespace. ctest
 runs this with RECURVE_BIN set to the folder of recurve-server.
 
-In the namespace of the server every function named `on_server_...` runs, in a process of its own.
+Functions named `on_server_...` run in the namespace of the server, each in a separate process.
 """
 
 import itertools
@@ -25,8 +25,8 @@ OWN_NETWORK = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-u
 
 
 class Host:
-    """Another machine, beside that of this process: a cable of its own leads to it. The addresses are
-    those that are kept for documentation."""
+    """Another machine, connected to this one by a virtual cable, with addresses reserved for
+    documentation."""
 
     numbers = itertools.count(1)
 
@@ -58,7 +58,7 @@ class Host:
 
 
 def status(host, url, *more):
-    """What curl is answered there, a number; 0: nothing."""
+    """The status that curl gets there; 0: no answer."""
     done = host.run("curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", "--max-time", "30", *more, url, check=False)
     return int(done.stdout)
 
@@ -88,7 +88,7 @@ def on_server_with_keys(folder):
             url = f"{host.server}:{server.ports['serving_http']}/v1/models"
             trusting = ("--cacert", authority.ca)
             assert status(host, f"http://{url}") == 0, "without TLS"
-            assert status(host, f"https://{url}") == 0, "whoever has signed that is not known"
+            assert status(host, f"https://{url}") == 0, "an unknown issuer"
             assert status(host, f"https://{url}", *trusting) == 401
             assert status(host, f"https://{url}", *trusting, "-H", f"Authorization: Bearer {key}") == 200
             ask = (BIN / "recurve", "--server", f"{host.server}:{server.ports['serving']}", "--tls-ca", authority.ca,
@@ -105,7 +105,7 @@ def on_server_with_keys(folder):
 
 
 def on_server_without(folder):
-    """Neither TLS nor keys, each alone, and no flag that allows it."""
+    """Neither TLS nor keys, only one of them, and without the flag that allows it."""
     authority = Authority(folder)
     key = new_key(folder / "keys.json", "alice")
     assert key
@@ -118,8 +118,8 @@ def on_server_without(folder):
 
 
 def on_server_flooded(folder):
-    """One host has far more requests under way than a queue of 24 takes, which do not end; another's and
-    those of this machine are all answered."""
+    """One host sends far more endless requests than fit a queue of 24; those of another host and of this
+    machine are all answered."""
     with Host() as flooding, Host() as other:
         server = Server(folder, "--insecure-network", "--max-queue", "24", "--ttft-ms", "0", host="0.0.0.0")
         ask = ("generate", "--prompt", "Once upon a time", "--max-tokens", "8")
@@ -135,7 +135,7 @@ def on_server_flooded(folder):
             for _ in range(10):
                 other.run(*there, *ask)
                 server.recurve(*ask)
-            assert flood.poll() is None, "the flood is there to the end"
+            assert flood.poll() is None, "the flood lasts to the end"
             limited = re.findall(r"what=limit .*peer=(\S+) ", server.log.read_text())
             assert set(limited) == {flooding.address}
         finally:
@@ -151,10 +151,10 @@ def test_another_machine_needs_tls_and_a_key(tmp_path):
     on_server("with_keys", tmp_path)
 
 
-def test_an_address_that_others_reach_is_refused_without_tls_and_keys(tmp_path):
+def test_a_reachable_address_is_refused_without_tls_and_keys(tmp_path):
     on_server("without", tmp_path)
 
 
-def test_without_keys_an_address_that_floods_leaves_room_for_others(tmp_path):
-    """It has its part of the queue, and not the last slot while others ask again and again."""
+def test_without_keys_a_flooding_address_leaves_capacity_for_others(tmp_path):
+    """It has its share of the queue, and not the last slot while others send requests."""
     on_server("flooded", tmp_path)

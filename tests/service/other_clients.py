@@ -1,5 +1,5 @@
-"""The server before clients that no one here wrote: grpcio with code generated from the protos, a
-client that knows nothing but reflection, and h2load. ctest runs this with RECURVE_BIN set to the
+"""The server with third-party clients: grpcio with code generated from the protos, a
+client that only uses reflection, and h2load. ctest runs this with RECURVE_BIN set to the
 folder of recurve-server; by hand:
 
     RECURVE_BIN=build/release/bin /usr/bin/python3 -m pytest tests/service/other_clients.py
@@ -44,7 +44,7 @@ def address(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def stubs(tmp_path_factory):
-    """The modules that protoc makes of the protos."""
+    """The modules that protoc generates."""
     out = tmp_path_factory.mktemp("generated")
     plugin = shutil.which("grpc_python_plugin")
     subprocess.run(
@@ -86,7 +86,7 @@ def test_grpcio_streams_an_answer(address, stubs):
     assert all(m.HasField("chunk") for m in messages[1:-1])
 
 
-def test_grpcio_goes_on_with_a_session(address, stubs):
+def test_grpcio_continues_a_session(address, stubs):
     with grpc.insecure_channel(address) as channel:
         inference = stubs.inference_grpc.InferenceStub(channel)
         sessions = stubs.sessions_grpc.SessionsStub(channel)
@@ -103,13 +103,13 @@ def test_grpcio_goes_on_with_a_session(address, stubs):
             sessions.Close(stubs.sessions.CloseSessionRequest(name=name))
 
 
-def test_grpcio_sees_codes_and_sentences(address, stubs):
+def test_grpcio_gets_codes_and_messages(address, stubs):
     with grpc.insecure_channel(address) as channel:
         inference = stubs.inference_grpc.InferenceStub(channel)
         with pytest.raises(grpc.RpcError) as error:
-            list(inference.Generate(request(stubs, "It was", 10, session="nobody")))
+            list(inference.Generate(request(stubs, "It was", 10, session="unknown")))
         assert error.value.code() == grpc.StatusCode.NOT_FOUND
-        assert "nobody" in error.value.details()
+        assert "unknown" in error.value.details()
         with pytest.raises(grpc.RpcError) as error:
             list(inference.Generate(request(stubs, "It was", 10, priority=11)))
         assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
@@ -126,7 +126,7 @@ def test_grpcio_sees_codes_and_sentences(address, stubs):
         assert error.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
 
 
-def test_a_client_that_knows_reflection_alone(address):
+def test_a_client_with_only_reflection(address):
     """PyPI's grpcio-reflection, where it is installed: Debian has no such client."""
     database = pytest.importorskip("grpc_reflection.v1alpha.proto_reflection_descriptor_database")
     from google.protobuf import descriptor_pool, message_factory
@@ -149,7 +149,7 @@ def test_a_client_that_knows_reflection_alone(address):
 
 
 def load_when_idle(control, stubs):
-    """What the server says of itself once nothing runs and every slot is free."""
+    """The server's load when nothing runs and every slot is free."""
     for _ in range(600):
         load = control.GetLoad(stubs.control.GetLoadRequest())
         if load.requests_running + load.requests_waiting == 0 and load.slots.free == load.slots.total:
@@ -177,5 +177,5 @@ def test_h2load_gets_every_answer(address, stubs, tmp_path):
         after = load_when_idle(control, stubs)
     print(result.stdout)
     assert f"{requests} succeeded, 0 failed, 0 errored, 0 timeout" in result.stdout
-    # h2load does not look at grpc-status: the server's count does.
+    # h2load does not check grpc-status: use the server's count.
     assert after.generated_tokens - before.generated_tokens == requests * tokens

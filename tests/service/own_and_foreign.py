@@ -1,6 +1,5 @@
-"""What is a tenant's own, another's and nobody's, of every rpc and route that names something: what
-is another's is told as what is nobody's, in the same words and in the same time. ctest runs this
-with RECURVE_BIN set to the folder of recurve-server."""
+"""For every rpc and route with a name of a session or request: a name of another tenant gets the same error
+as an unknown name, in the same time. ctest runs this with RECURVE_BIN set to the folder of recurve-server."""
 
 import base64
 import itertools
@@ -18,8 +17,8 @@ from keyed_server import BIN, ROOT, Server, new_key  # noqa: E402
 
 ROLES = ("user", "observer", "admin")
 
-# What a request of each rpc names, with NAME for the name; None: nothing. "session" and "request"
-# are to be there, "makes" is made: a name that another has is as free as one that nobody has.
+# The kind of name in each rpc's request, and the request, with NAME for the name; None: no name. "session" and
+# "request" must exist, "makes" is created: a name of another tenant is free.
 SESSION = {"name": "NAME"}
 NAMES = {
     "/recurve.v1.Inference/Generate": ("session", {"session": "NAME", "text": "x", "stop": {"max_tokens": 1}}),
@@ -51,7 +50,7 @@ NAMES = {
     "/inference.GRPCInferenceService/ModelInfer": ("session", "infer"),
     "/inference.GRPCInferenceService/ModelStreamInfer": ("session", "infer"),
 }
-# The same of HTTP, with the status where it is one's own. (method, path, body)
+# The same for HTTP, with the status for the owner. (method, path, body)
 ROUTES = {
     ("GET", "/v1/sessions/NAME"): (None, 200),
     ("POST", "/v1/sessions/NAME/fork"): ({}, 201),
@@ -95,7 +94,7 @@ class Asker:
         self.server.stop()
 
     def call(self, rpc, key, *fields):
-        """Code, what the server says, and its answers, of a call with a stream of messages, as JSON has them."""
+        """Code, details and responses of a call with a stream of messages in JSON."""
         from google.protobuf import json_format
         request, answer = self.methods[rpc]
         sent = [json_format.ParseDict(one, request()).SerializeToString() for one in fields]
@@ -108,7 +107,7 @@ class Asker:
         return answers.code(), answers.details(), got
 
     def session(self, key):
-        """One that has absorbed something, with a mark "there"."""
+        """A session with content and a mark "there"."""
         name = f"of-alice-{next(self.numbers):03}"
         assert self.call("/recurve.v1.Sessions/Open", key, {"name": name})[0] == grpc.StatusCode.OK
         code, _, _ = self.call("/recurve.v1.Inference/Generate", key,
@@ -117,8 +116,8 @@ class Asker:
         assert self.call("/recurve.v1.Sessions/Mark", key, {"name": name, "mark": "there"})[0] == grpc.StatusCode.OK
         return name
 
-    def nobodys(self):
-        return f"nobodys--{next(self.numbers):03}"
+    def unknown(self):
+        return f"unknown--{next(self.numbers):03}"
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +137,7 @@ def fields_of(row, name):
 
 
 def told(answer, name):
-    """What is said of a name, without it; KServe's streams say it in a message."""
+    """The error without the name; KServe's streams have it in a message."""
     code, details, got = answer
     return code, [text.replace(name, "NAME") for text in [details, *(getattr(g, "error_message", "") for g in got)]]
 
@@ -148,13 +147,13 @@ def test_every_rpc_has_a_row(asker):
 
 
 @pytest.mark.parametrize("rpc", [rpc for rpc, row in NAMES.items() if row and row[0] == "session"])
-def test_anothers_session_is_nobodys(asker, rpc):
+def test_anothers_session_is_unknown(asker, rpc):
     row = NAMES[rpc][1]
     name = asker.session(asker.own)
     for role in ROLES:
-        key, nobodys = asker.others[role], asker.nobodys()
+        key, unknown = asker.others[role], asker.unknown()
         foreign = told(asker.call(rpc, key, fields_of(row, name)), name)
-        missing = told(asker.call(rpc, key, fields_of(row, nobodys)), nobodys)
+        missing = told(asker.call(rpc, key, fields_of(row, unknown)), unknown)
         assert foreign == missing
         assert foreign[0] == grpc.StatusCode.NOT_FOUND or "no session" in "".join(foreign[1]), role
     own = asker.call(rpc, asker.own, fields_of(row, name))
@@ -174,7 +173,7 @@ def test_anothers_name_is_free(asker):
         assert asker.call("/recurve.v1.Sessions/Close", key, {"name": name})[0] == grpc.StatusCode.OK
 
 
-def test_a_list_has_ones_own(asker):
+def test_a_list_has_only_own_sessions(asker):
     name = asker.session(asker.own)
     for role in ROLES:
         assert len(asker.call("/recurve.v1.Sessions/List", asker.others[role], {"prefix": name})[2][0].sessions) == 0
@@ -190,7 +189,7 @@ def running(asker):
     return process
 
 
-def test_anothers_request_is_nobodys_but_to_an_administrator(asker):
+def test_anothers_request_is_unknown_except_to_an_administrator(asker):
     abort = "/recurve.v1.Inference/Abort"
     process = running(asker)
     for role in ("user", "observer"):
@@ -207,7 +206,7 @@ def test_anothers_request_is_nobodys_but_to_an_administrator(asker):
 
 
 @pytest.mark.parametrize("method, path", ROUTES)
-def test_anothers_session_is_nobodys_over_http(asker, method, path):
+def test_anothers_session_is_unknown_over_http(asker, method, path):
     fields, status = ROUTES[method, path]
     name = asker.session(asker.own)
 
@@ -217,13 +216,13 @@ def test_anothers_session_is_nobodys_over_http(asker, method, path):
         return got, body.replace(of, "NAME")
 
     for role in ROLES:
-        foreign, missing = ask(asker.others[role], name), ask(asker.others[role], asker.nobodys())
+        foreign, missing = ask(asker.others[role], name), ask(asker.others[role], asker.unknown())
         assert foreign == missing and foreign[0] == 404, role
     assert ask(asker.own, name)[0] == status
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
-def test_anothers_response_is_nobodys(asker, method):
+def test_anothers_response_is_unknown(asker, method):
     status, body = asker.server.curl("POST", "/v1/responses", asker.own, "-d",
                                      json.dumps({"input": "Once", "max_output_tokens": 16, "store": True}))
     assert status == 200, body
@@ -231,21 +230,21 @@ def test_anothers_response_is_nobodys(asker, method):
     missing = "".join(reversed(id))
     for role in ROLES:
         foreign = asker.server.curl(method, f"/v1/responses/{id}", asker.others[role])
-        nobodys = asker.server.curl(method, f"/v1/responses/{missing}", asker.others[role])
-        assert foreign[0] == nobodys[0] == 404
-        assert foreign[1].replace(id, "") == nobodys[1].replace(missing, "")
+        unknown = asker.server.curl(method, f"/v1/responses/{missing}", asker.others[role])
+        assert foreign[0] == unknown[0] == 404
+        assert foreign[1].replace(id, "") == unknown[1].replace(missing, "")
     assert asker.server.curl(method, f"/v1/responses/{id}", asker.own)[0] == 200
 
 
 @pytest.mark.parametrize("rpc, field", [("/recurve.v1.Sessions/Get", "name"),
                                         ("/recurve.v1.Inference/Abort", "request_id")])
-def test_no_clock_tells_anothers_from_nobodys(asker, rpc, field):
-    """By turns, so that whatever else the machine does meets both alike. Of two like ones, the share of
-    pairs in which one is faster is a half, give or take 0.008 here: beyond 0.04 they can be told."""
+def test_times_do_not_distinguish_anothers_from_unknown(asker, rpc, field):
+    """In turns, so that other load affects both. For indistinguishable calls, the share of pairs in which
+    one is faster is a half, within 0.008 here: beyond 0.04 they can be distinguished."""
     rounds = 2500
     process = running(asker) if field == "request_id" else None
     foreign = asker.session(asker.own) if process is None else "going"
-    missing = asker.nobodys()[:len(foreign)].ljust(len(foreign), "x")
+    missing = asker.unknown()[:len(foreign)].ljust(len(foreign), "x")
     request, _ = asker.methods[rpc]
     call = asker.channel.unary_unary(rpc)
     metadata = (("authorization", f"Bearer {asker.others['user']}"),)

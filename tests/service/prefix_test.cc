@@ -1,5 +1,4 @@
-// Prompts that begin alike, as clients send them: where their states are left, and what is said of
-// it.
+// Prompts with common prefixes: where their states are cached, and what answers report about it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -50,7 +49,7 @@ class ServedPrefix : public ::testing::Test {
   Said ask(v1::GenerateRequest request) {
     return service_prefix_test::ask(client_, std::move(request));
   }
-  // The same tokens, to the bit of what was drawn from, as if all of it were absorbed.
+  // The same tokens and log-probabilities, to the bit, as without a cached state.
   Said expect_cold(v1::GenerateRequest request) {
     Said said = ask(request);
     request.set_prefix(v1::PREFIX_MODE_OFF);
@@ -81,7 +80,7 @@ v1::GenerateRequest messages(const std::vector<std::pair<std::string, std::strin
   return request;
 }
 
-TEST_F(ServedPrefix, BeginsWhereTheClientSays) {
+TEST_F(ServedPrefix, StartsAtTheClientsPoint) {
   const std::string document = text_of("library", 200);
   const auto asked = [&](const std::string& about) {
     return generate_request(document + text_of(about, 30), 4);
@@ -98,7 +97,7 @@ TEST_F(ServedPrefix, BeginsWhereTheClientSays) {
   EXPECT_EQ(usage.prefix_miss(), v1::PREFIX_MISS_NONE);
 }
 
-TEST_F(ServedPrefix, SaysWhatIsReplayedAsNoStateWasLeftThere) {
+TEST_F(ServedPrefix, ReportsTokensReplayedWithoutAState) {
   const std::string document = text_of("station", 200);
   ask(generate_request(document + text_of("east", 30), 4));
   const v1::Usage usage = expect_cold(generate_request(document + text_of("west", 30), 4)).usage;
@@ -108,8 +107,8 @@ TEST_F(ServedPrefix, SaysWhatIsReplayedAsNoStateWasLeftThere) {
   EXPECT_EQ(usage.prefix_miss(), v1::PREFIX_MISS_NOT_KEPT);
 }
 
-// A conversation begins behind the system prompt of one before it.
-TEST_F(ServedPrefix, BeginsBehindTheSystemPrompt) {
+// A conversation starts after the system prompt of an earlier one.
+TEST_F(ServedPrefix, StartsAfterTheSystemPrompt) {
   const std::string system = text_of("office", 100);
   const auto conversation = [&](const std::string& about) {
     return messages({{"system", system}, {"user", text_of(about, 30)}});
@@ -130,8 +129,8 @@ TEST_F(ServedPrefix, BeginsBehindTheSystemPrompt) {
   }
 }
 
-// A question that is put otherwise is all that is absorbed anew of a conversation.
-TEST_F(ServedPrefix, BeginsBeforeTheLastQuestion) {
+// Of a conversation with another last question only that question is processed.
+TEST_F(ServedPrefix, StartsBeforeTheLastQuestion) {
   const auto conversation = [&](const std::string& question) {
     return messages({{"user", text_of("orchard", 60)},
                      {"assistant", text_of("cellar", 60)},
@@ -143,7 +142,7 @@ TEST_F(ServedPrefix, BeginsBeforeTheLastQuestion) {
   EXPECT_LE(usage.prefix_replayed_tokens(), client_.model_info().chunk_tokens());
 }
 
-// Waits until so many states are on the disk.
+// Waits until so many states are on disk.
 v1::Load::Prefixes written(Client& client, int64_t states) {
   v1::Load::Prefixes prefixes;
   EXPECT_TRUE(comes_true([&] {
@@ -153,7 +152,7 @@ v1::Load::Prefixes written(Client& client, int64_t states) {
   return prefixes;
 }
 
-TEST(PrefixesOfAServerBefore, AreThereAfterAKill) {
+TEST(PrefixesOfAServerBefore, SurviveAKill) {
   const TempDir dir;
   const std::string document = text_of("harbour", 200);
   v1::GenerateRequest asked = generate_request(document + text_of("north", 30), 4);
@@ -171,7 +170,7 @@ TEST(PrefixesOfAServerBefore, AreThereAfterAKill) {
     server->signal(SIGKILL);
     server->wait();
   }
-  // As many threads as it likes: the bits are the same.
+  // The bits do not depend on the number of threads.
   auto server = start(flags, "2");
   Client client(server->address());
   EXPECT_THAT(server->log(), HasSubstr("found 0 sessions, "));
@@ -182,9 +181,9 @@ TEST(PrefixesOfAServerBefore, AreThereAfterAKill) {
   EXPECT_LT(again.usage.prompt_tokens() - again.usage.prefix_tokens(),
             2 * client.model_info().chunk_tokens());
   EXPECT_EQ(again.usage.prefix_miss(), v1::PREFIX_MISS_NONE);
-  // What is kept is counted after the answer's end.
+  // Cached states are counted after the answer's end.
   EXPECT_TRUE(comes_true([&] { return client.load().prefixes().states() == 1; }));
-  // From where the client said, too.
+  // From the client's point too.
   v1::GenerateRequest other = generate_request(document + text_of("south", 30), 4);
   const Said warm = ask(client, other);
   EXPECT_GT(warm.usage.prefix_tokens(), 1000);
@@ -192,8 +191,8 @@ TEST(PrefixesOfAServerBefore, AreThereAfterAKill) {
   EXPECT_EQ(ask(client, other).ids, warm.ids);
 }
 
-// Of the same model in another form nothing is used, and what is damaged is set aside.
-TEST(PrefixesOfAServerBefore, AreOfNoUseForOtherWeightsOrDamaged) {
+// States of the same model with other weights are not used, and damaged ones are set aside.
+TEST(PrefixesOfAServerBefore, AreNotUsedForOtherWeightsOrDamaged) {
   const TempDir dir;
   const v1::GenerateRequest asked = generate_request(text_of("harbour", 200), 4);
   std::vector<std::string> flags = {"--state-dir", (dir / "states").string()};

@@ -1,4 +1,4 @@
-// How many threads a server has where the host has more processors than it may use.
+// The number of threads on a host with more processors than the server may use.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 
 namespace recurve::testing::processors_test {
 
-// Once it has answered, with a constraint, whose masks have threads too.
+// After an answer with a constraint, whose masks have threads too.
 int threads_of_a_server() {
   ServerProcess server({"--threads", "1", "--model",
                         std::string(RECURVE_SOURCE_DIR) + "/weights_tools/demo/xlstm-books"});
@@ -21,12 +21,12 @@ int threads_of_a_server() {
   return threads;
 }
 
-TEST(Processors, ThatAServerMayNotUseHaveNoThreads) {
+TEST(Processors, NotAllowedForAServerHaveNoThreads) {
   const int usual = threads_of_a_server();
   setenv("LD_PRELOAD", RECURVE_MANY_PROCESSORS_LIBRARY, 1);
   const int of_large_host = threads_of_a_server();
   unsetenv("LD_PRELOAD");
-  constexpr int kComeAndGo = 2;  // gRPC's, of a small pool
+  constexpr int kComeAndGo = 2;  // gRPC's threads, of a small pool
   EXPECT_LE(of_large_host, usual + kComeAndGo);
 }
 

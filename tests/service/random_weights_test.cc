@@ -1,6 +1,6 @@
-// recurve-server --random-weights: a config alone, and requests of token ids; --tokenizer: none for
-// a real checkpoint, or that of another directory. And whole checkpoints of random weights, of the
-// families that have no trained one here.
+// recurve-server --random-weights: only a config, and requests of token ids; --tokenizer: none for
+// a real checkpoint, or that of another directory. And whole checkpoints of random weights, for the
+// families without a trained one here.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -45,7 +45,7 @@ std::string refusal(const std::function<void()>& call) {
   return "";
 }
 
-TEST(RandomWeightsTest, AreTheSameEachTimeAndAnswerIds) {
+TEST(RandomWeightsTest, AreTheSameEachTimeAndServeIds) {
   std::vector<std::vector<int32_t>> answers;
   const std::string directory = kConfig.substr(0, kConfig.rfind('/'));
   for (const std::string& model : {kConfig, directory}) {
@@ -83,7 +83,7 @@ TEST(RandomWeightsTest, TextIsRefused) {
               HasSubstr(kSentence));
 }
 
-TEST(TokenizerFlag, NoneServesIdsAlone) {
+TEST(TokenizerFlag, NoneServesOnlyIds) {
   const std::string demo = std::string(RECURVE_SOURCE_DIR) + "/weights_tools/demo/xlstm-books";
   ServerProcess with_text({"--model", demo, "--slots", "1"});
   Client text_client(with_text.address());
@@ -98,13 +98,13 @@ TEST(TokenizerFlag, NoneServesIdsAlone) {
   ServerProcess ids_alone({"--model", demo, "--tokenizer", "none", "--slots", "1"});
   Client client(ids_alone.address());
   EXPECT_EQ(answer(client, ids_request(prompt)), wanted);
-  // The config's, and with the tokenizer its own.
+  // That of the config, and with the tokenizer the tokenizer's.
   EXPECT_THAT(client.model_info().eos_ids(), ::testing::ElementsAre(1));
   EXPECT_THAT(text_client.model_info().eos_ids(), ::testing::ElementsAre(1, 2));
   EXPECT_THAT(refusal([&] { client.tokenize(tokenize); }), HasSubstr("no tokenizer: send ids"));
 }
 
-TEST(TokenizerFlag, TakesOneFromElsewhere) {
+TEST(TokenizerFlag, UsesThatOfAnotherFolder) {
   const std::string demo = std::string(RECURVE_SOURCE_DIR) + "/weights_tools/demo/";
   TempDir bare;
   for (const char* name : {"config.json", "model.safetensors"}) {
@@ -118,7 +118,7 @@ TEST(TokenizerFlag, TakesOneFromElsewhere) {
   EXPECT_GT(client.tokenize(tokenize).ids_size(), 0);
 }
 
-// A word that a file of the checkpoint says ends answers, whichever file it is.
+// An end token from any file of the checkpoint.
 TEST(EndIds, OfEveryFileEndAnswers) {
   const std::string demo = std::string(RECURVE_SOURCE_DIR) + "/weights_tools/demo/xlstm-books/";
   const auto answer_with = [&](const std::string& file, const nlohmann::json& eos) {
@@ -168,7 +168,7 @@ class RandomCheckpoint : public ::testing::TestWithParam<const char*> {
     more.insert(more.end(), {"--model", (dir_ / "model").string(), "--slots", "2"});
     return ServerProcess(more);
   }
-  // Two turns of a session; more tokens than the window of attention has, where there is one.
+  // Two turns of a session; more tokens than the attention window, if there is one.
   static v1::GenerateRequest turn(int number) {
     v1::GenerateRequest request;
     request.set_text(number == 0 ? "The old man put down his pipe and" : " Then he said: ");
@@ -179,9 +179,9 @@ class RandomCheckpoint : public ::testing::TestWithParam<const char*> {
     request.mutable_stop()->set_ignore_eos(true);
     return request;
   }
-  using Said = std::vector<std::pair<int32_t, float>>;  // ids, as likely as they were
-  static Said ask(Client& client, int number) {
-    Said said;
+  using Output = std::vector<std::pair<int32_t, float>>;  // ids and log-probabilities
+  static Output ask(Client& client, int number) {
+    Output said;
     client.generate(turn(number), [&](const v1::GenerateResponse& response) {
       for (const auto& token : response.chunk().logprobs()) {
         said.emplace_back(token.id(), token.logprob());
@@ -194,7 +194,7 @@ class RandomCheckpoint : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(RandomCheckpoint, AnswersTextAndItsSessionOutlivesAKill) {
-  Said first, second;
+  Output first, second;
   {
     ServerProcess quiet = server({});
     Client client(quiet.address());

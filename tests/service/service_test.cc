@@ -1,4 +1,4 @@
-// The real server, as a process of its own, over a real socket, on the trained demo checkpoint.
+// The server as a process, over a real socket, with the trained demo checkpoint.
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -49,7 +49,7 @@ grpc::StatusCode code_of(const std::function<void()>& call) {
   return grpc::StatusCode::OK;
 }
 
-// One server for the tests that leave it as it was.
+// One server for the tests that do not change it.
 class ServiceTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -63,7 +63,7 @@ class ServiceTest : public ::testing::Test {
     delete address_;
   }
   void SetUp() override { client_ = std::make_unique<Client>(*address_); }
-  // Every slot is free again, and nothing waits.
+  // Every slot is free, and nothing waits.
   void TearDown() override {
     for (const auto& session : client_->list_sessions()) client_->close_session(session.name());
     for (int tries = 0; tries < 500; ++tries) {
@@ -81,7 +81,7 @@ class ServiceTest : public ::testing::Test {
 ServerProcess* ServiceTest::server_ = nullptr;
 std::string* ServiceTest::address_ = nullptr;
 
-TEST_F(ServiceTest, StreamsTextAndAccountsForIt) {
+TEST_F(ServiceTest, StreamsTextAndCountsTokens) {
   int chunks = 0;
   std::string text;
   const v1::GenerateFinal final = client_->generate(generate_request("The old house", 40),
@@ -90,7 +90,7 @@ TEST_F(ServiceTest, StreamsTextAndAccountsForIt) {
                                                       ++chunks;
                                                       text += response.chunk().text();
                                                     });
-  EXPECT_GT(chunks, 0);  // a client that is slow gets several tokens in one
+  EXPECT_GT(chunks, 0);  // a slow client gets several tokens in one
   EXPECT_THAT(text, Not(IsEmpty()));
   EXPECT_EQ(final.usage().generated_tokens(), 40);
   EXPECT_EQ(final.choices(0).reason(), v1::FINISH_REASON_LENGTH);
@@ -98,7 +98,7 @@ TEST_F(ServiceTest, StreamsTextAndAccountsForIt) {
   EXPECT_GT(final.usage().decode_seconds(), 0);
 }
 
-TEST_F(ServiceTest, TheSameSeedGivesTheSameTokensWhateverRunsBeside) {
+TEST_F(ServiceTest, TheSameSeedGivesTheSameTokensUnderLoad) {
   const auto request = generate_request("She opened the letter and", 30, 7);
   const Answer alone = ask(*client_, request);
   std::vector<std::thread> others;
@@ -112,7 +112,7 @@ TEST_F(ServiceTest, TheSameSeedGivesTheSameTokensWhateverRunsBeside) {
   for (auto& other : others) other.join();
 }
 
-TEST_F(ServiceTest, InterleavedSessionsRememberWhatTheyWereTold) {
+TEST_F(ServiceTest, InterleavedSessionsRememberTheirText) {
   for (const std::string name : {"a", "b", "quiet"}) {
     v1::OpenSessionRequest open;
     open.set_name(name);
@@ -182,7 +182,7 @@ TEST_F(ServiceTest, AStopStringEndsASessionAtOneToken) {
   ASSERT_EQ(answer.final.choices(0).reason(), v1::FINISH_REASON_STOP_STRING);
   EXPECT_THAT(answer.text, Not(HasSubstr("the")));
   const v1::Session session = client_->get_session("stop");
-  // All is absorbed but the token that completed the stop string: it is pending.
+  // The token that completed the stop string is pending; all others are processed.
   EXPECT_EQ(session.position(),
             answer.final.usage().prompt_tokens() + answer.final.usage().generated_tokens() - 1);
   EXPECT_EQ(session.pending_token(), answer.ids.back());
@@ -201,7 +201,7 @@ TEST_F(ServiceTest, CancelMidStreamFreesTheSlot) {
   EXPECT_EQ(code, grpc::StatusCode::CANCELLED);
 }
 
-TEST_F(ServiceTest, AbortEndsSomebodyElsesRequest) {
+TEST_F(ServiceTest, AbortEndsAnotherClientsRequest) {
   auto request = generate_request("It was", 100000);
   request.set_request_id("long-one");
   std::atomic<bool> begun = false;
@@ -216,16 +216,16 @@ TEST_F(ServiceTest, AbortEndsSomebodyElsesRequest) {
   EXPECT_EQ(code_of([&] { client_->abort("long-one"); }), grpc::StatusCode::NOT_FOUND);
 }
 
-TEST_F(ServiceTest, DeadlinesHoldInTheQueueAndWhileRunning) {
+TEST_F(ServiceTest, DeadlinesApplyInTheQueueAndWhileRunning) {
   const CallOptions soon{.timeout = std::chrono::milliseconds(300), .canceller = nullptr};
   EXPECT_EQ(code_of([&] { ask(*client_, generate_request("It was", 1000000), soon); }),
             grpc::StatusCode::DEADLINE_EXCEEDED);
 }
 
-TEST_F(ServiceTest, AFullQueueSaysWhenToComeBack) {
+TEST_F(ServiceTest, AFullQueueReturnsARetryTime) {
   std::vector<std::thread> threads;
   std::vector<std::unique_ptr<Canceller>> cancellers;
-  // Requests that do not end by themselves, until the load says what is wanted.
+  // Endless requests, until the load is as expected.
   const auto occupy = [&](int requests, const std::function<bool(const v1::Load&)>& reached) {
     for (int i = 0; i < requests; ++i) {
       cancellers.push_back(std::make_unique<Canceller>());
@@ -241,7 +241,7 @@ TEST_F(ServiceTest, AFullQueueSaysWhenToComeBack) {
     }
     EXPECT_TRUE(reached(client_->load())) << client_->load().DebugString();
   };
-  // The slots first: who waits for a free one counts as waiting too.
+  // The slots first: a request that waits for a free one counts as waiting too.
   occupy(4, [](const v1::Load& load) { return load.requests_running() == 4; });
   occupy(8, [](const v1::Load& load) { return load.requests_waiting() == 8; });
   try {
@@ -255,7 +255,7 @@ TEST_F(ServiceTest, AFullQueueSaysWhenToComeBack) {
   for (auto& thread : threads) thread.join();
 }
 
-TEST_F(ServiceTest, BadRequestsAreRefusedAndDisturbNothing) {
+TEST_F(ServiceTest, BadRequestsAreRefusedWithoutEffect) {
   std::string quiet_text = ask(*client_, generate_request("The road", 20)).text;
   const auto refused = [&](const std::function<void(v1::GenerateRequest&)>& spoil) {
     auto request = generate_request("The road", 20);
@@ -274,7 +274,7 @@ TEST_F(ServiceTest, BadRequestsAreRefusedAndDisturbNothing) {
   EXPECT_EQ(refused([](auto& r) { r.mutable_stop()->set_min_tokens(21); }),
             StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(refused([](auto& r) { r.set_n(5); }), StatusCode::INVALID_ARGUMENT);  // 4 slots
-  EXPECT_EQ(refused([](auto& r) { r.set_session("nobody"); }), StatusCode::NOT_FOUND);
+  EXPECT_EQ(refused([](auto& r) { r.set_session("unknown"); }), StatusCode::NOT_FOUND);
   EXPECT_EQ(refused([](auto& r) { r.set_text(std::string(20 << 20, 'x')); }),
             StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(ask(*client_, generate_request("The road", 20)).text, quiet_text);
@@ -306,7 +306,7 @@ TEST_F(ServiceTest, ABusySessionRefusesASecondRequest) {
   }
 }
 
-TEST_F(ServiceTest, ScoreOfATextIsTheSumOverItsTokens) {
+TEST_F(ServiceTest, TheScoreOfATextIsTheSumOverItsTokens) {
   const std::string text(
       "It is a truth universally acknowledged, that a single man in possession of a good fortune, "
       "must be in want of a wife.");
@@ -323,10 +323,10 @@ TEST_F(ServiceTest, ScoreOfATextIsTheSumOverItsTokens) {
   EXPECT_EQ(final.text_bytes(), static_cast<int64_t>(text.size()));
   const double bits = -final.sum_logprob() / std::log(2.0) / static_cast<double>(text.size());
   EXPECT_GT(bits, 0.1);
-  EXPECT_LT(bits, 3.0);  // a model that had learnt nothing would need 8
+  EXPECT_LT(bits, 3.0);  // an untrained model would need 8
 }
 
-TEST_F(ServiceTest, AScoreInPiecesIsThatOfTheWholeAndOfAPrompt) {
+TEST_F(ServiceTest, AScoreInPiecesEqualsThatOfTheWholeAndOfAPrompt) {
   std::string text;
   while (text.size() < 3000)
     text += fmt::format("In the year {} the old house stood. ", text.size());
@@ -357,7 +357,7 @@ TEST_F(ServiceTest, AScoreInPiecesIsThatOfTheWholeAndOfAPrompt) {
   EXPECT_EQ(prompted, whole);
 }
 
-TEST_F(ServiceTest, AThousandConnectionsThatOpenAndLeave) {
+TEST_F(ServiceTest, AThousandConnectionsThatOpenAndClose) {
   for (int i = 0; i < 1000; ++i) {
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in to{};
@@ -374,8 +374,8 @@ TEST_F(ServiceTest, AThousandConnectionsThatOpenAndLeave) {
   EXPECT_EQ(ask(*client_, generate_request("The road", 5)).ids.size(), 5u);
 }
 
-// Four endless requests hold the slots: the next one would wait for ever.
-TEST(ServerTest, WhoWouldWaitTooLongIsRefusedAtOnce) {
+// Four endless requests use all slots: the next one would wait forever.
+TEST(ServerTest, ARequestThatWouldWaitTooLongIsRefusedAtOnce) {
   ServerProcess server({"--model", kModel, "--slots", "4", "--ttft-ms", "2500"});
   const std::string address = server.address();
   Client client(address);
@@ -439,7 +439,7 @@ TEST(ServerTest, RefusesToStartWithOneSentence) {
   EXPECT_THAT(refusal({"--model", kModel, "--device", "cuda:77"}), HasSubstr("'cuda:77'"));
 }
 
-TEST(ServerTest, SlotsAreChosenWhereNoneAreSaid) {
+TEST(ServerTest, SlotsAreChosenWithoutAFlag) {
   ServerProcess server({"--model", kModel, "--slots", "auto"});
   EXPECT_EQ(Client(server.address()).load().slots().total(), 16);
   EXPECT_THAT(server.log(), HasSubstr("states (16 + 1) x"));

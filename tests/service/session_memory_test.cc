@@ -1,4 +1,4 @@
-// More sessions than there is memory for, under a limit that the server has not been told of.
+// More sessions than fit memory, under a limit that the server does not know.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,9 +16,9 @@ using ::testing::HasSubstr;
 
 const std::string kModel = std::string(RECURVE_SOURCE_DIR) + "/weights_tools/demo/xlstm-books";
 constexpr int kForks = 16'100;    // 4.1 GB of states
-constexpr int kRefusals = 2'000;  // until what they leave behind would show
+constexpr int kRefusals = 2'000;  // enough to show a leak
 
-// For processes that are started meanwhile.
+// For processes started while it exists.
 class Limit {
  public:
   Limit(__rlimit_resource resource, rlim_t bytes) : resource_(resource) {
@@ -64,7 +64,7 @@ class UnderALimitFault : public ::testing::TestWithParam<__rlimit_resource> {
   std::unique_ptr<v1::Sessions::Stub> sessions_;
 };
 
-TEST_P(UnderALimitFault, AFloodOfForksIsRefusedByNameAndGoesBack) {
+TEST_P(UnderALimitFault, AFloodOfForksIsRefusedByNameAndItsMemoryFreed) {
   Client client(address_);
   v1::OpenSessionRequest open;
   open.set_name("s");
@@ -85,7 +85,7 @@ TEST_P(UnderALimitFault, AFloodOfForksIsRefusedByNameAndGoesBack) {
   EXPECT_GT(refused, 0);
   ASSERT_EQ(messages.size(), 1u);
   EXPECT_THAT(messages[StatusCode::RESOURCE_EXHAUSTED], HasSubstr("--session-memory"));
-  // Who has a session goes on, wherever its state is, and who has none is served too.
+  // Sessions continue, wherever their state is, and requests without a session are served too.
   for (int i = 0; i < made; i += made / 20) EXPECT_NO_THROW(turn(client, fmt::format("f{}", i)));
   EXPECT_NO_THROW(client.generate(generate_request("It was", 4), [](const auto&) {}));
   for (int i = 0; i < made; ++i) client.close_session(fmt::format("f{}", i));

@@ -1,4 +1,4 @@
-"""What tenants may have of one server, beside each other. ctest runs this with RECURVE_BIN set to the
+"""Shares and limits of tenants of one server. ctest runs this with RECURVE_BIN set to the
 folder of recurve-server."""
 
 import http.client
@@ -17,7 +17,7 @@ pytest.importorskip("grpc")
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from keyed_server import BIN, Server, new_key  # noqa: E402
 
-STATE = 270_000  # bytes that a session of the model has at least
+STATE = 270_000  # bytes of a session of the model, at least
 
 
 @pytest.fixture(scope="module")
@@ -87,15 +87,15 @@ def test_memory_and_disk_of_sessions_are_bounded(shared):
     assert "bytes of host memory" in refused("fork", "a", "c")
     assert "bytes of host memory" in refused("mark", "a", "here")
     server.recurve("session", "close", "b", key=keys["tight"])
-    # What is durable reserves twice its state.
+    # A durable session reserves twice its state.
     server.recurve("session", "open", "--durability", "local", "kept", key=keys["tight"])
     server.recurve("session", "close", "a", key=keys["tight"])
     assert "bytes of the disk" in refused("open", "--durability", "local", "more")
     server.recurve("session", "open", "more", key=keys["one"])
 
 
-def test_a_queue_that_one_tenant_floods_has_room_for_another(tmp_path):
-    """Far more requests than the queue takes, which do not end; another tenant's are all answered."""
+def test_a_queue_flooded_by_one_tenant_has_capacity_for_another(tmp_path):
+    """Far more endless requests than fit the queue; another tenant's are all answered."""
     file = tmp_path / "keys.json"
     keys = {name: new_key(file, name) for name in ("many", "one")}
     server = Server(tmp_path, "--keys", file, "--max-queue", "24", "--ttft-ms", "0")
@@ -115,8 +115,8 @@ def test_a_queue_that_one_tenant_floods_has_room_for_another(tmp_path):
         server.stop()
 
 
-def test_a_flood_of_one_tenant_does_not_keep_out_another(shared):
-    """64 streams without end at the highest priority; another tenant's 40 requests are all answered."""
+def test_a_flood_of_one_tenant_does_not_exclude_another(shared):
+    """64 endless streams at the highest priority; another tenant's 40 requests are all answered."""
     server, keys = shared
     flood = [endless(server, keys["many"], "--priority", "10") for _ in range(64)]
     readers = []
@@ -130,16 +130,16 @@ def test_a_flood_of_one_tenant_does_not_keep_out_another(shared):
         readers = [threading.Thread(target=first_letter, args=(stream,)) for stream in flood]
         for reader in readers:
             reader.start()
-        assert reached.wait(60), "nobody of the flood has begun"
+        assert reached.wait(60), "no stream of the flood has started"
         times = []
         for _ in range(40):
             began = time.monotonic()
             server.recurve("generate", "--prompt", "Once upon a time", "--max-tokens", "8",
                            key=keys["one"])
             times.append(time.monotonic() - began)
-        print(f"worst of 40 beside 64 streams: {max(times):.2f} s")
+        print(f"worst of 40 with 64 streams: {max(times):.2f} s")
         alive = [stream for stream in flood if stream.poll() is None]
-        assert alive, "the flood is there to the end"
+        assert alive, "the flood lasts to the end"
     finally:
         for stream in flood:
             stream.kill()

@@ -1,6 +1,6 @@
-// The real server at 80 % of what it can, for as long as RECURVE_SOAK_SECONDS says (tests/soak.sh),
-// with requests of all kinds, sessions, and clients that leave and stall: afterwards slots,
-// sessions, memory and file handles are where they began.
+// The server at 80 % of its capacity, for RECURVE_SOAK_SECONDS (tests/soak.sh), with requests of
+// all kinds, sessions, and clients that cancel and stall: afterwards slots, sessions, memory and
+// file handles are as at the start.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ double seconds_since(Clock::time_point began) {
   return std::chrono::duration<double>(Clock::now() - began).count();
 }
 
-// One of the things that clients do, drawn by chance; ends with what was the matter.
+// A random action of a client; returns what went wrong.
 class Visitor {
  public:
   Visitor(const std::string& address, uint32_t seed)
@@ -120,7 +120,7 @@ class Visitor {
     grpc::ClientContext context;
     check(generate(*stub_, request, context), codes);
   }
-  // At 80 % a burst may still find the server full.
+  // At 80 % a burst may still exceed the capacity.
   static void check(const Outcome& outcome, std::vector<StatusCode> codes) {
     codes.push_back(StatusCode::RESOURCE_EXHAUSTED);
     EXPECT_THAT(codes, ::testing::Contains(outcome.status.error_code()))
@@ -134,7 +134,7 @@ class Visitor {
   std::mt19937 random_;
 };
 
-// Visitors who come when told to, each on a thread and a connection of its own.
+// Visitors that are started on request, each with a thread and a connection.
 class Crowd {
  public:
   explicit Crowd(const std::string& address) {
@@ -159,7 +159,7 @@ class Crowd {
     changed_.notify_one();
   }
   int64_t done() const { return done_; }
-  // Whether every visit that was sent has come back.
+  // Whether every visit has returned.
   bool is_home() const {
     std::lock_guard lock(mutex_);
     return done_ == sent_;
@@ -191,7 +191,7 @@ class Crowd {
   std::vector<std::thread> threads_;
 };
 
-// Visits a second where as many as there are slots always wait to be served; of as many at least.
+// Visits per second while as many as there are slots always wait; measured over at least as many.
 double capacity(Crowd& crowd, double seconds) {
   const Clock::time_point began = Clock::now();
   const int64_t before = crowd.done();
@@ -214,7 +214,7 @@ void visit_at(Crowd& crowd, double rate, double seconds) {
   }
 }
 
-TEST(SoakTest, AfterwardsAllIsWhereItBegan) {
+TEST(SoakTest, ResourcesReturnToTheirStart) {
   const double seconds = soak_seconds();
   ServerProcess server(
       {"--model", kModel, "--slots", std::to_string(kSlots), "--prefix-memory", "8MB"});
@@ -226,7 +226,7 @@ TEST(SoakTest, AfterwardsAllIsWhereItBegan) {
   {
     Crowd crowd(address);
     rate = 0.8 * capacity(crowd, std::min(5.0, seconds / 4));
-    // The first part fills what is kept: threads' heaps, connections, buffers of the batch.
+    // The first part fills caches: threads' heaps, connections, buffers of the batch.
     visit_at(crowd, rate, seconds / 4);
     memory = server.resident_bytes();
     visit_at(crowd, rate, seconds * 3 / 4);
@@ -247,7 +247,7 @@ TEST(SoakTest, AfterwardsAllIsWhereItBegan) {
   })) << load.DebugString();
   EXPECT_TRUE(comes_true([&] { return server.open_files() <= files; }))
       << server.open_files() << " open files once the clients are gone, " << files << " before";
-  // A short run is not through with what it keeps, and ASan keeps what is freed.
+  // A short run has not filled all caches, and ASan retains freed memory.
   if (seconds >= 60 && !kSanitized) {
     EXPECT_LE(server.resident_bytes(), memory + (4 << 20));
   }

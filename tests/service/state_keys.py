@@ -1,6 +1,5 @@
-"""What a server keeps in --state-dir is sealed with its tenants' keys, from outside: a server with
---state-keys, the command line that looks after the keys, and another implementation of the files'
-forms than the server's (server/identity/state_keys.h, server/crypto/encrypted_file.h).
+"""Encryption of --state-dir with tenants' keys, from outside: a server with --state-keys, the commands for
+the keys, and an independent implementation of the file formats (server/identity/state_keys.h, server/crypto/encrypted_file.h).
 
     RECURVE_BIN=build/release/bin /usr/bin/python3 -m pytest tests/service/state_keys.py
 """
@@ -46,7 +45,7 @@ def unwrapped(folder, operator):
 
 
 def parts(data, own, tenants):
-    """The texts of a file, each with the tenant whose it is; "" of nobody's."""
+    """The texts of a file, each with its tenant; "": none."""
     assert data[:8] == b"RCRVCRP2"
     of_file, rest, number, found = cipher(own, data[8:24]), data[24:], 0, []
     while rest:
@@ -120,14 +119,14 @@ class Tenants:
         return next(self.states / f"tenant-key-{id}" for id, (name, _) in keys.items() if name == tenant)
 
     def goes_on(self):
-        """What each says next, of a copy of the folder."""
+        """The next answers of each, from a copy of the folder."""
         copy = self.folder / "copy"
         shutil.copytree(self.states, copy)
         server = self.serve(copy)
-        said = {name: self.generate(server, name).stdout for name in ("alice", "benjamin")}
+        answers = {name: self.generate(server, name).stdout for name in ("alice", "benjamin")}
         server.stop()
         shutil.rmtree(copy)
-        return said
+        return answers
 
 
 @pytest.fixture
@@ -142,7 +141,7 @@ def sealed_refusal(done, *words):
         assert word in done.stderr, done.stderr
 
 
-def test_each_tenants_states_are_sealed_with_its_own_key(tenants):
+def test_each_tenants_states_are_sealed_with_its_key(tenants):
     own, keys = unwrapped(tenants.states, tenants.operator())
     assert sorted(tenant for tenant, _ in keys.values()) == ["alice", "benjamin"]
     found = {}
@@ -156,7 +155,7 @@ def test_each_tenants_states_are_sealed_with_its_own_key(tenants):
     assert b"RCRVSTAT" not in found[""] and b"diary-to-be-kept" in found[""]
 
 
-def test_keys_are_replaced_under_a_server_that_runs(tenants):
+def test_keys_are_replaced_while_the_server_runs(tenants):
     wanted = tenants.goes_on()
     server = tenants.serve()
     before, old = files_of(tenants.states), tenants.operators.read_text()
@@ -175,14 +174,14 @@ def test_keys_are_replaced_under_a_server_that_runs(tenants):
     assert tenants.generate(server, "alice").stdout == wanted["alice"]
     assert tenants.generate(server, "carol").stdout
     server.stop()
-    # The key of before opens nothing any more.
+    # The previous key opens nothing any more.
     tenants.operators.write_text(old)
     done = subprocess.run([BIN / "recurve-server", "--model", MODEL, "--listen", "127.0.0.1:0", *tenants.flags,
                            "--state-dir", tenants.states], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "--state-keys" in done.stderr and old.strip() not in done.stderr
 
 
-def test_a_new_key_in_front_is_used_from_the_next_start_on(tenants):
+def test_a_new_first_key_is_used_after_a_restart(tenants):
     wanted, old = tenants.goes_on(), tenants.operators.read_text()
     tenants.operators.write_text(bytes(range(32)).hex() + "\n" + old)
     tenants.serve().stop()
@@ -192,18 +191,18 @@ def test_a_new_key_in_front_is_used_from_the_next_start_on(tenants):
     server.stop()
 
 
-def test_what_a_missing_key_has_sealed_waits_for_it(tenants, tmp_path):
+def test_data_sealed_with_a_missing_key_waits_for_it(tenants, tmp_path):
     wanted = tenants.goes_on()
     file = tenants.file_of("alice")
     kept = shutil.move(file, tmp_path / file.name)
     server = tenants.serve()
-    for _ in range(2):  # it is not lost by being asked for
+    for _ in range(2):  # a failed request does not lose it
         sealed_refusal(tenants.generate(server, "alice", check=False), "alice", file.name)
         sealed_refusal(server.recurve("session", "export", "diary-to-be-kept", tmp_path / "exported",
                                       key=tenants.keys["alice"], check=False), "alice", file.name)
     server.recurve("session", "get", "diary-to-be-kept", key=tenants.keys["alice"])
     assert tenants.generate(server, "benjamin").stdout == wanted["benjamin"]
-    tenants.open(server, "alice", "another")  # with a key of its own
+    tenants.open(server, "alice", "another")  # with a new key
     server.stop()
     assert not list(tenants.states.glob("set-aside-*"))
     server = tenants.serve()
@@ -214,7 +213,7 @@ def test_what_a_missing_key_has_sealed_waits_for_it(tenants, tmp_path):
     server.stop()
 
 
-def test_a_tenant_is_dropped_and_nobody_else(tenants):
+def test_only_one_tenant_is_dropped(tenants):
     wanted = tenants.goes_on()
     file, server = tenants.file_of("alice"), tenants.serve()
     drop = ("drop", "--file", tenants.operators, "--state-dir", tenants.states, "--tenant", "alice")
@@ -228,7 +227,7 @@ def test_a_tenant_is_dropped_and_nobody_else(tenants):
     server.stop()
 
 
-def test_wrapped_keys_that_were_changed_or_exchanged_are_named(tenants):
+def test_modified_or_exchanged_keys_are_named(tenants):
     wanted, files = tenants.goes_on(), {name: tenants.file_of(name) for name in ("alice", "benjamin")}
     alice, benjamin = (files[name].read_bytes() for name in ("alice", "benjamin"))
     files["alice"].write_bytes(benjamin)
@@ -236,7 +235,7 @@ def test_wrapped_keys_that_were_changed_or_exchanged_are_named(tenants):
     server = tenants.serve()
     server.wait_for("event=state_key_unusable")
     sealed_refusal(tenants.generate(server, "alice", check=False), files["alice"].name, files["benjamin"].name)
-    sealed_refusal(tenants.generate(server, "benjamin", check=False), files["benjamin"].name, "changed")
+    sealed_refusal(tenants.generate(server, "benjamin", check=False), files["benjamin"].name, "modified")
     refused = keys_state("rotate", "--file", tenants.operators, "--state-dir", tenants.states, check=False)
     assert refused.returncode == 1 and "tenant-key-" in refused.stderr
     server.stop()
@@ -247,8 +246,8 @@ def test_wrapped_keys_that_were_changed_or_exchanged_are_named(tenants):
     server.stop()
 
 
-def test_a_folder_of_before_is_read(tenants):
-    """One key for all, as servers before this form wrote it."""
+def test_a_folder_of_the_previous_version_is_read(tenants):
+    """One key for all tenants, as earlier servers wrote it."""
     wanted = tenants.goes_on()
     own, keys = unwrapped(tenants.states, tenants.operator())
     for name, data in files_of(tenants.states).items():
@@ -266,7 +265,7 @@ def test_a_folder_of_before_is_read(tenants):
         assert {name: tenants.generate(server, name).stdout for name in wanted} == wanted
         server.stop()
         wanted = tenants.goes_on()
-    # What was written since is each tenant's own.
+    # Data written since is sealed with each tenant's key.
     assert len(unwrapped(tenants.states, tenants.operator())[1]) == 2
 
 

@@ -1,4 +1,4 @@
-// Where the server's standard error goes must not matter to what it serves.
+// The server must serve regardless of where its standard error goes.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 
 const std::string kModel = std::string(RECURVE_SOURCE_DIR) + "/weights_tools/demo/xlstm-books";
 
-// A pipe that holds a page: after a few lines nothing more fits into it.
+// A pipe with the capacity of a page, which a few lines fill.
 struct Pipe {
   Pipe() {
     if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
@@ -37,7 +37,7 @@ struct Pipe {
   int ends[2];
 };
 
-// A server on a socket in the file system, since no log says its port.
+// A server on a Unix socket, since no log has its port.
 class StderrTest : public ::testing::Test {
  protected:
   void start(int standard_error) {
@@ -46,7 +46,7 @@ class StderrTest : public ::testing::Test {
     client_.emplace(address_);
     client_->wait_until_serving(std::chrono::system_clock::now() + seconds(30));
   }
-  // Each leaves a line in the log.
+  // Each logs a line.
   void ask(int count) {
     const CallOptions options{.timeout = seconds(20)};
     for (int i = 0; i < count; ++i) {
@@ -65,14 +65,14 @@ class StderrTest : public ::testing::Test {
   std::optional<Client> client_;
 };
 
-TEST_F(StderrTest, APipeThatNobodyReads) {
+TEST_F(StderrTest, APipeThatIsNotRead) {
   Pipe pipe;
   start(pipe.ends[1]);
   ask(300);
-  EXPECT_EQ(stop(), 0) << "nor does it hold up the end";
+  EXPECT_EQ(stop(), 0) << "and it does not delay the exit";
 }
 
-TEST_F(StderrTest, APipeWhoseReaderHasGone) {
+TEST_F(StderrTest, APipeWhoseReaderCloses) {
   Pipe pipe;
   start(pipe.ends[1]);
   pipe.close_end(0);
@@ -80,7 +80,7 @@ TEST_F(StderrTest, APipeWhoseReaderHasGone) {
   EXPECT_EQ(stop(), 0);
 }
 
-TEST_F(StderrTest, APipeWhoseReaderHadGoneAtTheStart) {
+TEST_F(StderrTest, APipeWithoutAReaderAtTheStart) {
   Pipe pipe;
   pipe.close_end(0);
   start(pipe.ends[1]);
@@ -97,22 +97,22 @@ TEST_F(StderrTest, AFullDisk) {
   close(full);
 }
 
-TEST_F(StderrTest, NoneAtAll) {
+TEST_F(StderrTest, NoStandardError) {
   start(ServerProcess::kClosed);
   ask(5);
   EXPECT_EQ(stop(), 0);
 }
 
-// A refusal to start is an exit status even where its sentence goes nowhere.
-TEST_F(StderrTest, ARefusalThatNobodyReads) {
+// A refusal to start is an exit status even if its message cannot be written.
+TEST_F(StderrTest, ARefusalThatIsNotRead) {
   const int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
   ServerProcess server({"--model", "/nowhere"}, address_, full);
   EXPECT_EQ(server.wait_for(seconds(20)), 1);
   close(full);
 }
 
-// What gRPC says goes the way of the log, and does not wait for a reader on gRPC's threads.
-TEST_F(StderrTest, WhatGrpcSaysIsALineOfTheLog) {
+// gRPC's messages go to the log, and gRPC's threads do not wait for a reader.
+TEST_F(StderrTest, MessagesOfGrpcAreLinesOfTheLog) {
   setenv("GRPC_VERBOSITY", "debug", 1);
   setenv("GRPC_TRACE", "http", 1);
   ServerProcess server({"--model", kModel, "--slots", "2", "--log-level", "debug"});

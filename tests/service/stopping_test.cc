@@ -1,4 +1,4 @@
-// How the real server ends: by signals, by Drain, and by both.
+// How the server stops: by signals, by Drain, and by both.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 
 const std::string kModel = std::string(RECURVE_SOURCE_DIR) + "/weights_tools/demo/xlstm-books";
 
-// A server with an answer of so many tokens under way.
+// A server that is generating an answer of so many tokens.
 class StoppingTest : public ::testing::Test {
  protected:
   void start(int tokens, const std::string& drain_seconds = "60") {
@@ -35,7 +35,7 @@ class StoppingTest : public ::testing::Test {
     is_under_way.wait();
   }
   void drain(double within) { EXPECT_EQ(Client(address_).drain(within).requests_under_way(), 1); }
-  // The server's log has such a line; it may have to be waited for.
+  // Waits until the server's log has such a line.
   bool says(const std::string& text) {
     return comes_true([&] { return server_->log().find(text) != std::string::npos; }, seconds(20));
   }
@@ -57,21 +57,21 @@ class StoppingTest : public ::testing::Test {
   std::future<Outcome> outcome_;
 };
 
-TEST_F(StoppingTest, SigtermLetsRequestsEnd) {
+TEST_F(StoppingTest, SigtermFinishesRequests) {
   start(kSome);
   server_->signal(SIGTERM);
   expect_whole(kSome);
   EXPECT_EQ(server_->wait_for(seconds(20)), 0) << server_->log();
 }
 
-TEST_F(StoppingTest, SigtermEndsWhatOutlivesItsLimit) {
+TEST_F(StoppingTest, SigtermEndsRequestsAtItsLimit) {
   start(kEndless, "0.2");
   server_->signal(SIGTERM);
   expect_cut();
   EXPECT_EQ(server_->wait_for(seconds(20)), 0) << server_->log();
 }
 
-// What a preStop hook does, and then whoever ran it.
+// A preStop hook calls Drain, and then the orchestrator sends SIGTERM.
 TEST_F(StoppingTest, SigtermAfterADrainCutsNothing) {
   start(kSome);
   drain(60);
@@ -104,7 +104,7 @@ TEST_F(StoppingTest, ASecondDrainBringsTheDeadlineForward) {
   EXPECT_EQ(server_->wait_for(seconds(20)), 0) << server_->log();
 }
 
-TEST_F(StoppingTest, ASecondDrainDoesNotPutTheDeadlineOff) {
+TEST_F(StoppingTest, ASecondDrainDoesNotPostponeTheDeadline) {
   start(kEndless);
   drain(1);
   ASSERT_TRUE(says("event=draining"));

@@ -30,7 +30,7 @@ def number(value, size=None):
 
 
 class Signer:
-    """A key that signs, and how a JWKS has its public half."""
+    """A signing key, and its public key in a JWKS."""
 
     def __init__(self, name, algorithm="RS256", bits=2048):
         self.name, self.algorithm = name, algorithm
@@ -46,14 +46,14 @@ class Signer:
         self.public |= {"kid": name, "use": "sig"}
 
     def sign(self, algorithm=None, headers=None, **claims):
-        """A token of alice's that is good for an hour, but for the claims given; None: without one."""
-        said = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "exp": time.time() + 3600, **claims}
-        return jwt.encode({name: value for name, value in said.items() if value is not None}, self.key,
+        """A token of alice, valid for an hour, with these claims replaced; None: removed."""
+        all_claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "exp": time.time() + 3600, **claims}
+        return jwt.encode({name: value for name, value in all_claims.items() if value is not None}, self.key,
                           algorithm or self.algorithm, {"kid": self.name, **(headers or {})})
 
 
 def write_keys(folder, *public, **issuer):
-    """The file of keys, with an issuer, and its JWKS."""
+    """The keys file with an issuer, and its JWKS."""
     (folder / "login.json").write_text(json.dumps({"keys": public}))
     file = folder / "keys.json"
     content = json.loads(file.read_text()) if file.exists() else {}
@@ -88,7 +88,7 @@ def served(tmp_path_factory, signers):
 
 
 def taken(server, token):
-    """Over both doors, which agree."""
+    """Over both frontends, which agree."""
     code = server.call(LIST, token)
     status, _ = server.curl("GET", "/v1/sessions", token)
     assert (code, status) in ((grpc.StatusCode.OK, 200), (grpc.StatusCode.UNAUTHENTICATED, 401)), (code, status)
@@ -96,22 +96,22 @@ def taken(server, token):
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", *CURVES])
-def test_tokens_of_every_algorithm_are_taken(served, signers, algorithm):
+def test_tokens_of_every_algorithm_are_accepted(served, signers, algorithm):
     server, _, shown = served
     signer = signers[f"key of {algorithm if algorithm in CURVES else 'RS256'}"]
     shown.append(signer.sign(algorithm))
     assert taken(server, shown[-1])
     nameless = jwt.encode({"iss": ISSUER, "aud": ["other", AUDIENCE], "sub": "alice", "exp": time.time() + 60},
                           signer.key, algorithm)
-    assert taken(server, nameless), "one that does not name its key, for several audiences"
+    assert taken(server, nameless), "a token without a key id, for several audiences"
 
 
-def test_a_token_is_its_tenants_with_the_role_of_its_issuer(served, signers):
+def test_a_token_has_its_tenant_and_the_role_of_its_issuer(served, signers):
     server, key, shown = served
     alice, bob = signers["key of ES256"].sign(), signers["key of RS256"].sign(sub="bob")
     shown += [alice, bob]
     server.recurve("session", "open", "diary", key=alice)
-    assert "diary" in server.recurve("--json", "session", "list", key=key).stdout, "alice's key and token are one tenant's"
+    assert "diary" in server.recurve("--json", "session", "list", key=key).stdout, "alice's key and token belong to one tenant"
     foreign = server.recurve("session", "get", "diary", key=bob, check=False)
     assert foreign.returncode == 1 and "NOT_FOUND" in foreign.stderr
     assert server.call("/recurve.v1.Control/GetLoad", alice) == grpc.StatusCode.PERMISSION_DENIED
@@ -122,7 +122,7 @@ def encode(part):
     return base64.urlsafe_b64encode(part if isinstance(part, bytes) else json.dumps(part).encode()).rstrip(b"=").decode()
 
 
-def test_whatever_else_is_refused(served, signers):
+def test_other_tokens_are_refused(served, signers):
     server, _, shown = served
     good = signers["key of RS256"]
     stranger = Signer("key of RS256")
@@ -166,10 +166,10 @@ def test_whatever_else_is_refused(served, signers):
     for text in ("a.b.c", f"{head}.{body}", f"{head}.{body}.AAAAA", f"{head}.{encode(b'[1]')}.{signature}", f"{head}.{body}.{'A' * 9000}"):
         assert not taken(server, text)
     server.wait_for("what=authentication .* result=not_a_key")
-    assert taken(server, good.sign()), "and it still answers"
+    assert taken(server, good.sign()), "the server still answers"
 
 
-def test_who_shows_too_many_wrong_tokens_has_no_new_ones_verified(tmp_path):
+def test_after_too_many_wrong_tokens_no_new_ones_are_verified(tmp_path):
     first, others = Signer("first", "ES512"), [Signer(f"other {i}", "ES512") for i in range(5)]
     server = Server(tmp_path, "--keys", write_keys(tmp_path, first.public, *(one.public for one in others)))
 
@@ -181,15 +181,15 @@ def test_who_shows_too_many_wrong_tokens_has_no_new_ones_verified(tmp_path):
         assert call(known)
         nameless = jwt.encode({"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "exp": time.time() + 60},
                               others[-1].key, "ES512")
-        assert not call(nameless), "of the sixth key, and four are tried"
-        assert call(others[-1].sign()), "which it is to name"
+        assert not call(nameless), "the sixth key, and four are tried"
+        assert call(others[-1].sign()), "with a key id"
         for number in range(1, 1000):
             assert not call(stranger.sign(jti=str(number)))
             if number % 10 == 0 and not call(first.sign(jti=f"new {number}")):
                 break
-        assert 100 <= number <= 300, "a hundred, and ten more each second that it takes"
-        assert call(known), "what was verified before is good"
-        for _ in range(100):  # and in a while others are
+        assert 100 <= number <= 300, "a hundred at once, and ten per second"
+        assert call(known), "verified before"
+        for _ in range(100):  # later, others are verified again
             if call(first.sign(jti="newer")):
                 break
             time.sleep(0.05)
@@ -214,7 +214,7 @@ def test_an_issuers_keys_are_replaced_while_it_runs(tmp_path):
     try:
         assert server.call("/recurve.v1.Control/GetLoad", first.sign(sub=None)) == grpc.StatusCode.OK, "an observer's"
         assert not taken(server, second.sign())
-        new_key(file, "carol")  # leaves the issuer there
+        new_key(file, "carol")  # does not change the issuer
         write_keys(tmp_path, second.public, tenant="carol", role="observer")
         assert becomes(server, second.sign(), 200) and becomes(server, first.sign(), 401)
         (tmp_path / "login.json").write_text(json.dumps({"keys": []}))
@@ -224,12 +224,12 @@ def test_an_issuers_keys_are_replaced_while_it_runs(tmp_path):
                 break
             assert taken(server, second.sign())
         server.wait_for('event=keys_not_reloaded what=.*issuer .*login.json: it has 0 keys')
-        assert taken(server, second.sign()), "the keys from before hold"
+        assert taken(server, second.sign()), "the previous keys remain valid"
     finally:
         server.stop()
 
 
-def test_an_issuer_of_no_use_is_refused_at_the_start(tmp_path):
+def test_an_invalid_issuer_is_refused_at_the_start(tmp_path):
     def refused(file):
         done = subprocess.run([BIN / "recurve-server", "--model", MODEL, "--listen", "127.0.0.1:0", "--keys", file],
                               text=True, capture_output=True, timeout=60)
@@ -242,7 +242,7 @@ def test_an_issuer_of_no_use_is_refused_at_the_start(tmp_path):
     assert "has 1024 bits, expected at least 2048" in refused(write_keys(tmp_path, Signer("short", bits=1024).public))
     assert 'key "one" cannot be read' in refused(write_keys(tmp_path, {**signer.public, "n": "!"}))
     assert 'either "tenant" or "tenant_claim"' in refused(write_keys(tmp_path, signer.public, role="user"))
-    assert 'must name a file beside' in refused(write_keys(tmp_path, signer.public, tenant="a", jwks="/etc/x.json"))
+    assert 'must be the name of a file' in refused(write_keys(tmp_path, signer.public, tenant="a", jwks="/etc/x.json"))
     file = write_keys(tmp_path, signer.public)
     (tmp_path / "login.json").unlink()
     assert "login.json" in refused(file)

@@ -1,5 +1,5 @@
-// Checkpoints that others, or weights_tools, trained, served as a user would: what they are known
-// to reach comes out of the server too.
+// Checkpoints trained by others or by weights_tools, served as a user would: the server reaches
+// their published results.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -38,12 +38,12 @@ bool convert(const std::filesystem::path& source, const std::filesystem::path& t
 struct CharacterLstm {
   const char* name;
   const char* text;
-  double bits;  // per character of characters 30,000 to 33,000 of its own text
+  double bits;  // per character, of characters 30,000 to 33,000 of its text
 };
 
 class CharacterLstmTest : public ::testing::TestWithParam<CharacterLstm> {};
 
-TEST_P(CharacterLstmTest, ScoresItsOwnTextAsItsDataSheetSays) {
+TEST_P(CharacterLstmTest, ScoresItsTextAsItsDataSheetSays) {
   const std::filesystem::path data = shared_data();
   const auto source = data / "weights/ml5-charRNN" / GetParam().name;
   RECURVE_NEEDS_DATA(source);
@@ -53,7 +53,7 @@ TEST_P(CharacterLstmTest, ScoresItsOwnTextAsItsDataSheetSays) {
   Client client(server.address());
   const std::string text = characters(read_text(data / "corpora" / GetParam().text), 30000, 33000);
   const v1::ScoreFinal final = client.score({}, text, [](const v1::ScoreResponse&) {});
-  EXPECT_GT(final.scored_tokens(), 2800);  // characters the model does not know are left out
+  EXPECT_GT(final.scored_tokens(), 2800);  // without characters that the model does not know
   EXPECT_LT(final.scored_tokens(), 3000);
   const double bits =
       -final.sum_logprob() / std::log(2.0) / static_cast<double>(final.scored_tokens());
@@ -90,7 +90,7 @@ std::string likelier_bit(Client& client, const std::string& bits) {
 
 TEST_P(ParityTest, AccuracyFromLength40To256) {
   const std::string cell = GetParam();
-  // These have no way to track a state; what they reach is reported only.
+  // These cannot track a state; their result is only reported.
   const bool reported_only = cell == "mlstm" || cell == "mamba";
   const int sequences = reported_only ? 2 : 6;  // of each length
   ServerProcess server(
@@ -120,8 +120,8 @@ INSTANTIATE_TEST_SUITE_P(Cells, ParityTest,
                          ::testing::Values("elman", "lstm", "gru", "slstm", "mlstm", "mamba"),
                          [](const auto& info) { return std::string(info.param); });
 
-// A checkpoint of state-spaces in its own form and in the one that convert makes of it: the same
-// tokens, to the bit as likely.
+// A checkpoint of state-spaces in its original form and converted: the same tokens and
+// log-probabilities to the bit.
 class OriginalTest : public ::testing::TestWithParam<const char*> {};
 
 std::vector<std::pair<int32_t, float>> greedy(const std::filesystem::path& model) {

@@ -313,7 +313,7 @@ def test_what_cannot_be_read_is_refused_by_name(client):
     assert "text_input" in sentence([*ask, tensor("text_input", "twice")])
     assert "text_input must have one element, got 2" in sentence([tensor("text_input", [b"a", b"b"])])
     assert "text_input must be BYTES, got INT32" in sentence([tensor("text_input", [1], "INT32")])
-    assert 'no input "image"' in sentence([*ask, tensor("image", "x")])
+    assert 'unknown input "image"' in sentence([*ask, tensor("image", "x")])
     assert "UTF-8" in sentence([tensor("text_input", [b"\xff"])])
     assert "sampling_parameters" in sentence([ask[0], tensor("sampling_parameters", "[1]")])
     assert "sampling_parameters" in sentence([ask[0], tensor("sampling_parameters", "[" * 100_000)])
@@ -327,7 +327,7 @@ def test_what_cannot_be_read_is_refused_by_name(client):
     assert "temperature must be a number" in sentence(inputs("x", {"temperature": "hot"}))
     assert "max_tokens" in sentence(inputs("x", {"max_tokens": 2**40}))
     assert "stream" in sentence(inputs("x", GREEDY, stream=True))
-    assert 'no output "other"' in sentence(ask, outputs=[triton.InferRequestedOutput("other")])
+    assert 'unknown output "other"' in sentence(ask, outputs=[triton.InferRequestedOutput("other")])
     assert "classification" in sentence(
         ask, outputs=[triton.InferRequestedOutput("text_output", class_count=3)])
     assert "exclude_input_in_output" in sentence(
