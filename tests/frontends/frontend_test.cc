@@ -226,7 +226,7 @@ TEST_F(FrontendTest, RefusalsSayTheirMeaningAndTheField) {
   asked.add_special_tokens = false;
   expect(asked, Code::kInvalidArgument, "prompt");
   asked = request("x");
-  asked.session = "nobody";
+  asked.session = "unknown";
   expect(asked, Code::kNotFound, "");
   asked.session = "not a name";
   expect(asked, Code::kInvalidArgument, "session");
