@@ -140,9 +140,11 @@ void measure_disk(const Model& model, Backend& backend, const std::string& folde
   }
   const bool small = bytes < kSmall;
   std::vector<std::string> sessions;
+  // A folder in it: making a key file takes the lock of the folder that the file is in.
+  const std::filesystem::path states = made.path() / "states";
   {
     const int count = small ? 16 : 3;
-    SessionServer server(model, backend, open_folder(made.path().string()),
+    SessionServer server(model, backend, open_folder(states.string()),
                          small ? kCommitSlots : count);
     for (int s = 0; s < count; ++s) {
       sessions.push_back(fmt::format("again{}", s));
@@ -152,7 +154,7 @@ void measure_disk(const Model& model, Backend& backend, const std::string& folde
     if (small) measure_commits(model, backend, server, made.path() / "sealed", rounds, speed, row);
   }
   for (const bool cold : {false, true}) {
-    measure_first_token(model, backend, made.path(), sessions, cold, row);
+    measure_first_token(model, backend, states, sessions, cold, row);
   }
 }
 
