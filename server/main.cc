@@ -32,7 +32,7 @@
 #include "server/startup/stop_signal.h"
 #include "server/startup/token_rules.h"
 #include "server/startup/version.h"
-#include "server/text/tokenizers/id_tokenizer.h"
+#include "server/text/tokenizers/tokenizer.h"
 
 namespace recurve {
 namespace {

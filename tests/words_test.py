@@ -30,7 +30,7 @@ PATTERN = re.compile(r"(?<![A-Za-z_-])(?:" + "|".join(WORDS) + r")(?![A-Za-z_])"
 # The other folders of server/ are not checked yet.
 CHECKED = ["*.md", "*.sh", "*.cmake", "*CMakeLists.txt", ".github", "kernels", "model", "proto", "clients", "weights_tools", "deploy",
            "server/crypto", "server/identity", "server/kserve", "server/net", "server/observe", "server/rpc", "server/startup/options.cc",
-           "tests/bench", "tests/frontends", "tests/hostile", "tests/server/crypto", "tests/server/identity", "tests/server/kserve",
+           "server/text", "tests/bench", "tests/frontends", "tests/hostile", "tests/server/crypto", "tests/server/identity", "tests/server/kserve",
            "tests/server/net", "tests/server/observe", "tests/service"]
 SUFFIXES = {".cc", ".h", ".cu", ".cuh", ".py", ".proto", ".sh", ".md", ".yaml", ".yml", ".env", ".cmake", ".tpl", ".txt"}
 PUBLIC = re.compile(r"`[^`\n]*`|\]\([^)\s]*\)|--door\b|\"door\"")

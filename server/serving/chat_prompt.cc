@@ -156,7 +156,7 @@ std::vector<int64_t> likely_places(const ChatInput& messages, const std::vector<
   if (messages.sent.size() > 1 && has_system) {
     places.push_back(tokens_of_messages(messages, 1, ids, model));
   }
-  const size_t index = messages.behind_question;
+  const size_t index = messages.after_last_user;
   if (index > (has_system ? 2 : 1)) {
     places.push_back(tokens_before_message(messages, index - 1, ids, model));
   }

@@ -5,7 +5,7 @@
 
 #include "server/constraint/constraint.h"
 #include "server/request/refusal.h"
-#include "server/text/chat/tool_forms.h"
+#include "server/text/chat/tool_call_parser.h"
 
 namespace recurve {
 

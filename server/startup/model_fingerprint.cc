@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "model/weights/fingerprint.h"
-#include "server/text/json/read_file.h"
+#include "server/text/json/json_fields.h"
 
 namespace recurve {
 

@@ -11,7 +11,7 @@
 #include "server/startup/environment.h"
 #include "server/startup/flag_values.h"
 #include "server/startup/version.h"
-#include "server/text/chat/chat_forms.h"
+#include "server/text/chat/chat_template.h"
 
 namespace recurve {
 namespace {
@@ -100,9 +100,9 @@ int parse_options(int argc, char** argv, Options* o) {
                  "Read tokenizer and chat template from this directory; default: the model's; "
                  "none: no tokenizer, prompts must be token ids")
       ->group("Model");
-  app.add_option(
-         "--chat-template", o->chat_template,
-         "Use this chat template instead of the model's: a file, or one of " + chat_form_names())
+  app.add_option("--chat-template", o->chat_template,
+                 "Use this chat template instead of the model's: a file, or one of " +
+                     chat_template_names())
       ->group("Model");
   app.add_option("--name", o->name,
                  "Name of the model in answers; default: the name of its directory")

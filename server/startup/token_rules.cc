@@ -107,7 +107,7 @@ TokenRules resolve_token_rules(const ModelInfo& model, const TokenFiles& files,
   if (!bos) bos = tokenizer.bos_id();
   Ends ends(tokenizer);
   add_of_model(model, tokenizer, ends);
-  for (const StatedToken& end : files.ends) {
+  for (const NamedToken& end : files.ends) {
     if (const auto id = tokenizer.id_of(end.name)) ends.add(*id, end.file);
   }
   if (const auto id = tokenizer.eos_id(); id && !ends.has(*id)) ends.add(*id, "the tokenizer");

@@ -10,14 +10,14 @@
 
 namespace recurve {
 
-// Finds stop strings in a text that arrives in pieces, wherever the borders between pieces fall.
+// Finds stop strings in a text that arrives in parts.
 //
-// The match is the one that ends first; of those that end at the same byte, the longest. It and
-// everything after it is cut off. So the outcome does not depend on how the text was cut, and
+// The match is the one that ends first; of several that end at the same byte, the longest. The
+// output ends before it. The result does not depend on how the text is divided into parts, and
 // generation ends with the token that completes a stop string.
 //
-// One Knuth-Morris-Pratt automaton a stop string: O(kMaxStops) amortised per byte. One stream, one
-// thread. Copies share the automata: a choice costs a few bytes a stop string, however long it is.
+// One Knuth-Morris-Pratt automaton per stop string: amortised O(kMaxStops) per byte. For one stream
+// in one thread. Copies share the automata: a copy takes a few bytes per stop string.
 class StopMatcher {
  public:
   static constexpr size_t kMaxStops = 16;
@@ -27,18 +27,18 @@ class StopMatcher {
   // kMaxStopBytes.
   explicit StopMatcher(std::vector<std::string> stops);
 
-  // The text that may be shown now: all but the longest suffix that may yet become a stop string.
-  // Whole characters in, whole characters out (if the stop strings are valid UTF-8). Empty once
-  // something has matched.
+  // The text that can be sent now: all but the longest suffix that may be the beginning of a stop
+  // string. Takes and returns whole characters (if the stop strings are valid UTF-8). Empty after a
+  // match.
   std::string feed(std::string_view text);
 
-  // What was held back, when the text ends without a match. Empty after a match.
+  // The text held back when the input ends without a match. Empty after a match.
   std::string finish();
 
   bool matched() const { return match_.has_value(); }
   // Index of the stop string that matched, in the order given to the constructor.
   std::optional<size_t> match() const { return match_; }
-  // Its text; matched() must be true.
+  // Its text. Requires matched().
   const std::string& matched_text() const { return (*stops_)[*match_].text; }
 
  private:
@@ -52,7 +52,7 @@ class StopMatcher {
   size_t longest_partial() const;
 
   std::shared_ptr<const std::vector<Stop>> stops_;
-  std::vector<uint16_t> states_;  // of each stop string: bytes of it that the input ends with
+  std::vector<uint16_t> states_;  // per stop string: bytes of it that the input ends with
   std::string held_;
   std::optional<size_t> match_;
 };

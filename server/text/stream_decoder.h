@@ -9,27 +9,27 @@
 
 namespace recurve {
 
-// Token ids to text, one id at a time. The concatenation of everything returned is valid UTF-8 and
-// equals decoding all ids at once; no piece holds part of a character. One stream, one thread.
+// Decodes token ids to text, one id at a time. Everything returned is in whole characters of valid
+// UTF-8, and together equals decode() of all ids. For one stream in one thread.
 class StreamDecoder {
  public:
   // `tokenizer` must outlive the decoder.
   explicit StreamDecoder(const Tokenizer& tokenizer, TextPosition position = TextPosition::kStart);
 
-  // The text that is now complete; empty while a character is unfinished. Bytes that cannot be
-  // UTF-8 become U+FFFD as soon as that is certain.
+  // The text that is complete now; empty within a character. Bytes that cannot be UTF-8 become
+  // U+FFFD as soon as that is certain.
   std::string push(int32_t id);
 
-  // The rest: U+FFFD if a character was left unfinished, else empty.
+  // U+FFFD if the last character is incomplete, else empty.
   std::string finish();
 
  private:
   const Tokenizer* tokenizer_;
   Utf8Assembler utf8_;
-  LeadingSpace strip_;  // what is still to be stripped
+  LeadingSpace strip_;  // what remains to be stripped
 };
 
-// All ids at once.
+// Decodes all ids at once.
 std::string decode(const Tokenizer& tokenizer, std::span<const int32_t> ids,
                    TextPosition position = TextPosition::kStart);
 

@@ -2,48 +2,24 @@
 
 #include <algorithm>
 
+#include "server/text/cut.h"
+
 namespace recurve {
-namespace {
-
-// What a character's first byte says: the character's size (0: none begins so) and the range of its
-// second byte. That is narrower after E0, ED, F0 and F4, which excludes overlong forms, surrogates
-// and what lies above U+10FFFF (Unicode 15, table 3-7).
-struct Lead {
-  int size;
-  unsigned char low = 0x80;
-  unsigned char high = 0xBF;
-};
-
-Lead lead_of(unsigned char byte) {
-  if (byte < 0x80) return {1};
-  if (byte < 0xC2 || byte > 0xF4) return {0};
-  Lead lead{byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4};
-  if (byte == 0xE0) lead.low = 0xA0;
-  if (byte == 0xF0) lead.low = 0x90;
-  if (byte == 0xED) lead.high = 0x9F;
-  if (byte == 0xF4) lead.high = 0x8F;
-  return lead;
-}
-
-// The bytes of the character that `bytes` begin with; 0 if they end within it, -1 if it is none.
-int character_size(std::string_view bytes) {
-  const Lead lead = lead_of(static_cast<unsigned char>(bytes[0]));
-  if (lead.size == 0) return -1;
-  for (size_t i = 1; i < static_cast<size_t>(lead.size); ++i) {
-    if (i == bytes.size()) return 0;
-    const auto byte = static_cast<unsigned char>(bytes[i]);
-    const bool follows = i == 1 ? byte >= lead.low && byte <= lead.high : (byte & 0xC0) == 0x80;
-    if (!follows) return -1;
-  }
-  return lead.size;
-}
-
-}  // namespace
 
 size_t whole_characters(std::string_view utf8, size_t bytes) {
   size_t size = std::min(bytes, utf8.size());
   while (size > 0 && size < utf8.size() && is_continuation(utf8[size])) --size;
   return size;
+}
+
+size_t next_character(std::string_view utf8, size_t at) {
+  do ++at;
+  while (at < utf8.size() && is_continuation(utf8[at]));
+  return at;
+}
+
+size_t count_characters(std::string_view utf8) {
+  return utf8.size() - static_cast<size_t>(std::ranges::count_if(utf8, is_continuation));
 }
 
 size_t characters_before(std::string_view utf8, size_t at, size_t count) {
@@ -61,7 +37,7 @@ void Utf8Assembler::push(std::string_view bytes, std::string& out) {
       start(byte, out);
       continue;
     }
-    if (byte < low_ || byte > high_) {  // the character ended too early; this byte starts anew
+    if (byte < low_ || byte > high_) {  // the character is incomplete; this byte begins the next
       reject(out);
       start(byte, out);
       continue;
@@ -81,7 +57,7 @@ void Utf8Assembler::finish(std::string& out) {
 }
 
 void Utf8Assembler::start(unsigned char byte, std::string& out) {
-  const Lead lead = lead_of(byte);
+  const Utf8Lead lead = utf8_lead(byte);
   if (lead.size == 1) {
     out.push_back(static_cast<char>(byte));
     return;
@@ -90,7 +66,7 @@ void Utf8Assembler::start(unsigned char byte, std::string& out) {
     out.append(kReplacementCharacter);
     return;
   }
-  need_ = lead.size;
+  need_ = static_cast<int>(lead.size);
   low_ = lead.low;
   high_ = lead.high;
   pending_[0] = static_cast<char>(byte);
@@ -113,10 +89,11 @@ std::string to_valid_utf8(std::string_view bytes) {
 
 Utf8Prefix utf8_prefix(std::string_view bytes) {
   size_t whole = 0;
+  bool ends = false;
   while (whole < bytes.size()) {
-    const int size = character_size(bytes.substr(whole));
-    if (size <= 0) return {whole, size < 0};
-    whole += static_cast<size_t>(size);
+    const size_t size = character_size(bytes.substr(whole), &ends);
+    if (size == 0) return {whole, !ends};
+    whole += size;
   }
   return {whole, false};
 }
@@ -125,7 +102,7 @@ std::u32string to_utf32(std::string_view utf8) {
   std::u32string out;
   for (const char c : utf8) {
     const auto byte = static_cast<unsigned char>(c);
-    if ((byte & 0xC0) == 0x80) {
+    if (is_continuation(c)) {
       out.back() = out.back() << 6 | (byte & 0x3Fu);
     } else {
       out.push_back(byte < 0x80 ? byte : byte & (byte < 0xE0 ? 0x1Fu : byte < 0xF0 ? 0x0Fu : 7u));

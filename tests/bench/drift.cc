@@ -16,7 +16,7 @@
 #include "tests/bench/report.h"
 #include "tests/bench/step_bench.h"
 #if RECURVE_SERVER
-#include "server/text/json/read_file.h"
+#include "server/text/json/json_fields.h"
 #include "server/text/tokenizers/tokenizer.h"
 #endif
 

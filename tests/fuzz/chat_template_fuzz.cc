@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "server/text/jinja/json_parser.h"
+#include "server/text/jinja/json.h"
 #include "server/text/jinja/template.h"
 #include "server/text/utf8.h"
 

@@ -5,10 +5,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/text/chat/chat_rules.h"
 #include "server/text/cut.h"
-#include "server/text/jinja/json_parser.h"
-#include "server/text/json/json_bytes.h"
+#include "server/text/jinja/json.h"
+#include "server/text/json/client_json.h"
 
 namespace recurve {
 namespace {
@@ -45,8 +44,8 @@ Value parsed_dict(std::string json, const char* field, jinja::JsonBudget& budget
   throw ChatError(fmt::format("{} must be a JSON object, got {}", field, type_name(value)));
 }
 
-// Some templates read an answer's reasoning from one of these names, clients send it under another:
-// transformers gives it to the first and the second whichever it has.
+// Templates and clients use different names for an answer's reasoning. As in transformers, the
+// first two names get the reasoning that has any of them.
 Dict with_reasoning(Dict message) {
   const Value* reasoning = nullptr;
   for (const char* key : {"reasoning_content", "thinking", "reasoning"}) {
@@ -60,10 +59,10 @@ Dict with_reasoning(Dict message) {
   return out;
 }
 
-// OpenAI's name for who writes system messages; templates know of these alone.
+// OpenAI's name for the role system, which templates do not know.
 bool is_developer(const ChatMessage& message) { return message.role == "developer"; }
 
-// Fields that are null are left out, as transformers does.
+// Omits fields that are null, like transformers.
 Value message_value(ChatMessage message, jinja::JsonBudget& budget) {
   check_role(message.role);
   Dict dict;
@@ -103,7 +102,7 @@ Value marked(const Text& text, std::string_view mark) {
   return Value::text(std::move(out));
 }
 
-// The parts of a content with the mark behind the last that is a text; nothing where none is.
+// The parts of a content with the mark after the last text; empty if there is no text.
 std::optional<Value> marked_parts(const jinja::List& parts, std::string_view mark) {
   std::vector<Value> items = parts.items;
   for (size_t i = items.size(); i-- > 0;) {
@@ -135,7 +134,7 @@ ChatInput::ChatInput(Conversation conversation, const WorkLimits& limits)
   if (conversation.messages.empty()) throw ChatError("there are no messages");
   const size_t bytes = bytes_of(conversation), most = most_messages(bytes);
   if (conversation.messages.size() > most) {
-    throw ChatError(fmt::format("there are {} messages, and at most {} are read of {} bytes",
+    throw ChatError(fmt::format("there are {} messages, the limit is {} for a total of {} bytes",
                                 conversation.messages.size(), most, bytes));
   }
   jinja::JsonBudget budget{
@@ -145,7 +144,7 @@ ChatInput::ChatInput(Conversation conversation, const WorkLimits& limits)
     const bool of_developer = is_developer(message);
     if (systems == index && (of_developer || message.role == "system")) ++systems;
     if (systems > index && of_developer) first_developer = std::min(first_developer, index);
-    if (message.role == "user") behind_question = index + 1;
+    if (message.role == "user") after_last_user = index + 1;
     sent.push_back(message_value(std::move(message), budget));
     check_message(sent.back(), index, budget);
   }
@@ -156,7 +155,7 @@ ChatInput::ChatInput(Conversation conversation, const WorkLimits& limits)
   for (const auto& [key, value] : more.dict()->entries()) variables[key.bytes] = value;
 }
 
-// Sets `messages` to the first that were sent.
+// Sets `messages` to the first `count` of `sent`.
 void ChatInput::merge_systems(size_t count) {
   messages.assign(sent.begin(), sent.begin() + static_cast<std::ptrdiff_t>(count));
   const size_t merged = std::min(systems, count);

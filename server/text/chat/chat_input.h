@@ -7,12 +7,14 @@
 #include <string>
 #include <vector>
 
+#include "server/text/jinja/json.h"
 #include "server/text/jinja/template.h"
+#include "server/text/jinja/value.h"
 #include "server/text/work_limits.h"
 
 namespace recurve {
 
-// What a client sends instead of a prompt (chat_rules.h says what it may be).
+// Messages that a client sends instead of a prompt (see check_message()).
 struct ChatMessage {
   std::string role;                    // 1 to 64 of [A-Za-z0-9_-]; "developer" is "system"
   std::optional<std::string> content;  // none: the message has no such field
@@ -26,36 +28,36 @@ struct Conversation {
   bool continue_final_message = false;  // not together with add_generation_prompt
 };
 
-// Why messages cannot be written: one sentence for whoever sent them.
+// Messages that cannot be rendered; what() is for the client that sent them.
 class ChatError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Messages of a conversation of so many bytes: more are refused. What is made of a message takes
-// about a kilobyte. Values of JSON, with the messages: most_values().
+// Most messages of a conversation of so many bytes. A parsed message takes about a kilobyte. For
+// JSON values, including the messages, see most_values().
 constexpr size_t most_messages(size_t bytes) { return (size_t{1} << 13) + bytes / 512; }
 
-// Of a conversation, as they came.
+// The size of a conversation as received.
 size_t bytes_of(const Conversation& conversation);
 
-// A conversation as a template sees it: checked and parsed once for all that is written of it.
+// A conversation for a template, checked and parsed once for all renderings.
 struct ChatInput {
-  // Throws ChatError, and WorkUnwanted as `work` has it.
+  // Throws ChatError, and WorkUnwanted if `work` says so.
   ChatInput(Conversation conversation, const WorkLimits& work = {});
 
-  // The first messages alone, `count` as they were sent, with no prompt behind them.
+  // Only the first `count` messages of `sent`, without a generation prompt.
   ChatInput first(size_t count) const;
 
-  // Whether a template can see nothing but the messages.
+  // Whether the messages are the only input of a template.
   bool plain() const { return variables.empty() && !has_tools; }
 
-  // Dicts; at least one. System messages at the beginning of which a developer has written one are
-  // one message.
+  // Dicts; at least one. System messages at the beginning are merged into one if one of them has
+  // the role developer.
   std::vector<jinja::Value> messages;
-  std::vector<jinja::Value> sent;     // the same as they were sent
-  size_t systems = 0;                 // of the system or a developer, at the beginning of `sent`
-  size_t first_developer = SIZE_MAX;  // of these
-  size_t behind_question = 0;         // of `sent`, what is behind the user's last; 0: there is none
+  std::vector<jinja::Value> sent;     // the same as received
+  size_t systems = 0;                 // messages of the system or developer that begin `sent`
+  size_t first_developer = SIZE_MAX;  // its index in these
+  size_t after_last_user = 0;         // index in `sent` after the last of the user; 0: none
   jinja::Template::Variables variables;
   jinja::Value tools;  // a list, or none
   bool has_tools;
@@ -67,11 +69,27 @@ struct ChatInput {
   void merge_systems(size_t count);
 };
 
-// One message.
+// A message with this content.
 jinja::Value chat_message(std::string_view role, jinja::Text content);
 
-// The message with `mark` behind its content, or behind the last text of it where it is a list of
-// parts. Throws ChatError where it has none.
+// The message with `mark` after its content, or after the last text of a list of parts. Throws
+// ChatError if it has no text.
 jinja::Value with_mark(const jinja::Value& message, std::string_view mark);
+
+// Checks a message, from any frontend. Without this, templates print unexpected values as they are,
+// or ignore them.
+//   content      a string, or a list of parts of type "text"; of other roles than system, user and
+//                assistant it may be any JSON value
+//   assistant    content or tool_calls, and no refusal
+//   tool_calls   arguments are a JSON object, or a string that contains one
+// Throws ChatError, which names the index of the message. `budget`: for the values in such strings.
+void check_message(const jinja::Value& message, size_t index, jinja::JsonBudget& budget);
+
+// The concatenated texts of a content that is a list of parts.
+jinja::Text joined_parts(const jinja::List& parts);
+
+// Merges the first `count` messages, of the system or a developer, into one, since most templates
+// render only the first.
+void merge_first(std::vector<jinja::Value>& messages, size_t count);
 
 }  // namespace recurve

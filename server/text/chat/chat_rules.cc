@@ -1,4 +1,3 @@
-#include "server/text/chat/chat_rules.h"
 
 #include <fmt/format.h>
 
@@ -48,7 +47,7 @@ void check_content(const Value* content, std::string_view role, size_t index) {
                               index, type_name(*content)));
 }
 
-bool holds_object(const Value& arguments, jinja::JsonBudget& budget) {
+bool is_json_object(const Value& arguments, jinja::JsonBudget& budget) {
   if (arguments.dict() != nullptr) return true;
   if (arguments.text() == nullptr) return false;
   try {
@@ -59,14 +58,14 @@ bool holds_object(const Value& arguments, jinja::JsonBudget& budget) {
   }
 }
 
-// Of {"function": {"arguments": ...}}, or of {"arguments": ...} as some templates read it.
+// A call is {"function": {"arguments": ...}}, or for some templates {"arguments": ...}.
 void check_call(const Value& call, size_t index, size_t c, jinja::JsonBudget& budget) {
   const Dict* holder = call.dict();
   const Value* function = holder == nullptr ? nullptr : holder->find("function");
   const bool inside = function != nullptr && function->dict() != nullptr;
   if (inside) holder = function->dict();
   const Value* arguments = holder == nullptr ? nullptr : holder->find("arguments");
-  if (arguments == nullptr || holds_object(*arguments, budget)) return;
+  if (arguments == nullptr || is_json_object(*arguments, budget)) return;
   throw ChatError(fmt::format("[{}].tool_calls[{}]{}.arguments must be a JSON object", index, c,
                               inside ? ".function" : ""));
 }

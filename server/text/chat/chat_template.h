@@ -10,94 +10,99 @@
 #include <string_view>
 #include <vector>
 
-#include "server/text/byte_range.h"
 #include "server/text/chat/chat_input.h"
-#include "server/text/chat/tool_forms.h"
+#include "server/text/chat/tool_call_parser.h"
 #include "server/text/jinja/template.h"
+#include "server/text/utf8.h"
 
 namespace recurve {
 
-// The chat template of a checkpoint. What it gives has the ids of transformers'
-// apply_chat_template, without BOS but where the template writes it, provided that control tokens
-// count only inside the ranges: these are the bytes that the template wrote itself, and roles, of
-// which some templates make control tokens. Constant: every method may be called from any thread,
-// and throws ChatError, and WorkUnwanted as the input's limits have it.
+// The chat template of a checkpoint. The ids of what it renders are those of transformers'
+// apply_chat_template, without a BOS that the template does not render, if control tokens are
+// parsed only in the ranges. These are the bytes that the template itself renders, and the roles,
+// which some templates use in control tokens. Constant: every method may be called from any thread.
+// Methods throw ChatError, and WorkUnwanted if the limits of the input say so.
 class ChatTemplate {
  public:
-  // `special_tokens` are variables, e.g. bos_token. Throws std::runtime_error with a sentence where
-  // a template cannot be used. `tools`: the template to use where tools are given; empty: the same.
+  // `special_tokens` are variables, e.g. bos_token. `tools`: the template for conversations with
+  // tools; empty: `text`. Throws std::runtime_error if a template cannot be used.
   ChatTemplate(std::string_view text, std::string_view tools,
                jinja::Template::Variables special_tokens);
 
-  // A whole conversation.
+  // Renders a whole conversation.
   RangedText render(const ChatInput& input) const;
 
-  // The same for a session that begins with it: refused where the answer could not be gone on from,
-  // because the template writes these messages anew when others follow.
+  // The same for the beginning of a session. Throws if the session could not continue after the
+  // answer, because the template renders these messages differently when others follow.
   RangedText render_start(const ChatInput& input) const;
 
-  // What follows the last token of an answer in a conversation that goes on with these messages:
-  // the end of the answer's turn, and the messages. Only for templates that are prefix-stable: the
-  // text must be the same whatever the earlier turns were, must leave them as they are, and must be
-  // left as it is by what follows its own answer.
+  // Renders what follows the last token of an answer in a conversation that continues with these
+  // messages: the end of the answer's turn, and the messages. Throws unless the template is
+  // prefix-stable: this text must be the same after any earlier turns, must not change them, and
+  // must not be changed by what follows its own answer.
   RangedText render_continuation(const ChatInput& input) const;
 
-  // What the template writes behind an answer; empty if it cannot be told.
+  // What the template renders after an answer; empty if that is not known.
   RangedText answer_end() const;
 
-  // How often a template has been gone through for all of this.
+  // How many times a template has been rendered.
   int64_t renderings() const { return renderings_; }
 
  private:
   using Messages = std::vector<jinja::Value>;
   struct Turn;
 
-  jinja::Text write(const ChatInput& input, const Messages& messages, bool prompt,
-                    const std::tm& now) const;
-  Turn write_turn(const ChatInput& input, const Messages& messages, bool prompt,
-                  const std::tm& now) const;
+  jinja::Text render_messages(const ChatInput& input, const Messages& messages, bool prompt,
+                              const std::tm& now) const;
+  Turn render_turn(const ChatInput& input, const Messages& messages, bool prompt,
+                   const std::tm& now) const;
   std::optional<std::string> stable_head(const ChatInput& input, const std::tm& now) const;
-  void check_head(const ChatInput& input, const Turn& turn, const std::tm& now) const;
-  void check_rest(const ChatInput& input, const Turn& turn, const std::tm& now) const;
-  bool stays_in_place(const ChatInput& input, const Turn& turn, const std::tm& now) const;
-  void check_goes_on(const ChatInput& input, const Messages& messages, std::string_view text,
-                     const std::tm& now) const;
+  void check_stable_head(const ChatInput& input, const Turn& turn, const std::tm& now) const;
+  void check_stable_rest(const ChatInput& input, const Turn& turn, const std::tm& now) const;
+  bool is_position_independent(const ChatInput& input, const Turn& turn, const std::tm& now) const;
+  void check_extensible(const ChatInput& input, const Messages& messages, std::string_view text,
+                        const std::tm& now) const;
 
-  // A template, and whether it writes a text part as it writes a string: one that does not gets the
-  // texts of parts as a string.
-  struct Form {
+  // `takes_parts`: it renders a text part like a string. Otherwise parts are passed as one string.
+  struct ParsedTemplate {
     jinja::Template text;
     bool takes_parts;
   };
-  Form form_of(std::string_view text) const;
+  ParsedTemplate parsed(std::string_view text) const;
 
   const jinja::Template::Variables special_tokens_;
-  const Form form_;
-  const std::optional<Form> tools_form_;
+  const ParsedTemplate template_;
+  const std::optional<ParsedTemplate> tools_template_;
   mutable std::atomic<int64_t> renderings_{0};
-  // What stands in front of a first answer where nothing but messages is given; empty: it changes
-  // when others follow. Set last.
+  // The text before the first answer to one message, without other input; empty if it changes when
+  // other messages follow. Initialized last, as that renders.
   const std::optional<std::string> usual_head_;
 };
 
-// What a server can say about a model's chat template.
+// The chat template of a model, or why there is none.
 struct Chat {
   std::shared_ptr<const ChatTemplate> format = {};  // null: messages are refused
-  bool exists = false;                              // though it may not be usable
-  std::string text = {};                            // the template's own, with `format`
-  const ToolForm* tool_form = nullptr;  // of the calls that it writes; null: none that is known
+  bool exists = false;                              // a template, which may not be usable
+  std::string text = {};                            // of the template, if `format` is set
+  const ToolForm* tool_form = nullptr;              // of its tool calls; null: unknown
   std::string problem =
       "the model has no chat template: send text or ids instead, or start the server with "
       "--chat-template";
 };
 
-// The template of a Hugging Face model directory: chat_template.jinja, else `chat_template` of
-// tokenizer_config.json (a string, or a list of named ones of which "default" and "tool_use" are
-// used). One that cannot be used is no reason not to serve: `problem` says what it is.
+// Loads the template of a Hugging Face model directory: chat_template.jinja, else `chat_template`
+// of tokenizer_config.json (a string, or a list in which "default" and "tool_use" are used). The
+// server can run without a template: if it cannot be used, `problem` says why.
 Chat load_chat(const std::filesystem::path& model_dir);
-// The same, but the template is the one that was chosen: a file's, or a common form by its name
-// (chat_forms.h); empty: the model's own. Throws std::runtime_error with a sentence where that
-// cannot be used.
+// The same with a chosen template: a file, or the name of a common one; empty: the model's own.
+// Throws std::runtime_error if a chosen template cannot be used.
 Chat load_chat(const std::filesystem::path& model_dir, const std::string& chosen);
+
+// A common template by its name: "chatml", "llama-3", ... (named_templates.cc); empty: no such
+// name.
+std::optional<std::string_view> named_chat_template(std::string_view name);
+
+// These names: "alpaca, chatml, ...".
+std::string chat_template_names();
 
 }  // namespace recurve

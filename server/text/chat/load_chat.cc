@@ -2,10 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "server/text/chat/chat_forms.h"
 #include "server/text/chat/chat_template.h"
 #include "server/text/json/json_fields.h"
-#include "server/text/json/read_file.h"
 #include "server/text/utf8.h"
 
 namespace recurve {
@@ -16,7 +14,7 @@ using Json = nlohmann::json;
 
 constexpr size_t kMaxTemplateBytes = 1 << 20;  // public ones have up to 20 KB
 
-// What the files say; empty: no template.
+// The contents of the files; `text` is empty if there is no template.
 struct Source {
   std::string text;
   std::string tools;
@@ -35,10 +33,11 @@ void read_templates(const Json& json, Source* source) {
     if (name == "default") source->text = fields.get_string("template");
     if (name == "tool_use") source->tools = fields.get_string("template");
   }
-  if (source->text.empty()) throw std::runtime_error("chat_template names no \"default\"");
+  if (source->text.empty())
+    throw std::runtime_error("chat_template has no template named \"default\"");
 }
 
-// "bos_token" and the like: a string, or an object with its "content".
+// Fields like "bos_token": a string, or an object with its "content".
 void read_special_tokens(const Json& config, Source* source) {
   for (const auto& [key, value] : config.items()) {
     if (!key.ends_with("_token")) continue;
@@ -52,24 +51,29 @@ void read_special_tokens(const Json& config, Source* source) {
 
 void check(const Source& source) {
   if (source.text.size() + source.tools.size() > kMaxTemplateBytes) {
-    throw std::runtime_error(fmt::format("a template has at most {} bytes", kMaxTemplateBytes));
+    throw std::runtime_error(
+        fmt::format("a chat template can have at most {} bytes", kMaxTemplateBytes));
   }
-  if (!is_valid_utf8(source.text)) throw std::runtime_error("the template is not valid UTF-8");
+  if (!is_valid_utf8(source.text)) throw std::runtime_error("the chat template is not valid UTF-8");
 }
 
-constexpr const char* kTokenFiles[] = {"special_tokens_map.json", "tokenizer_config.json"};
-
-Source read_source(const fs::path& dir) {
-  Source source;
-  for (const char* name : kTokenFiles) {
+// Reads the special tokens of both files and, if `templates`, the templates.
+void read_token_files(const fs::path& dir, bool templates, Source* source) {
+  for (const char* name : {"special_tokens_map.json", "tokenizer_config.json"}) {
     const fs::path path = dir / name;
     if (!fs::exists(path)) continue;
     const Json json = Json::parse(read_text_file(path));
+    if (json.is_object()) read_special_tokens(json, source);
+    if (!templates) continue;
     if (!json.is_object()) throw std::runtime_error(fmt::format("{} must hold an object", name));
-    read_special_tokens(json, &source);
     const auto found = json.find("chat_template");
-    if (found != json.end() && !found->is_null()) read_templates(*found, &source);
+    if (found != json.end() && !found->is_null()) read_templates(*found, source);
   }
+}
+
+Source read_source(const fs::path& dir) {
+  Source source;
+  read_token_files(dir, /*templates=*/true, &source);
   const fs::path own = dir / "chat_template.jinja";
   if (fs::exists(own)) {
     source.text = read_text_file(own);
@@ -77,16 +81,6 @@ Source read_source(const fs::path& dir) {
   }
   check(source);
   return source;
-}
-
-// Whatever the files say of templates.
-void read_tokens_alone(const fs::path& dir, Source* source) {
-  for (const char* name : kTokenFiles) {
-    const fs::path path = dir / name;
-    if (!fs::exists(path)) continue;
-    const Json json = Json::parse(read_text_file(path));
-    if (json.is_object()) read_special_tokens(json, source);
-  }
 }
 
 void use(Source source, Chat* chat) {
@@ -116,14 +110,14 @@ Chat load_chat(const fs::path& model_dir, const std::string& chosen) {
   if (chosen.empty()) return load_chat(model_dir);
   Chat chat;
   Source source;
-  read_tokens_alone(model_dir, &source);
-  if (const auto form = chat_form(chosen)) {
-    source.text = *form;
+  read_token_files(model_dir, /*templates=*/false, &source);
+  if (const auto common = named_chat_template(chosen)) {
+    source.text = *common;
   } else if (fs::is_regular_file(chosen)) {
     source.text = read_text_file(chosen);
   } else {
     throw std::runtime_error(fmt::format("--chat-template must be a file or one of {}, got \"{}\"",
-                                         chat_form_names(), chosen));
+                                         chat_template_names(), chosen));
   }
   try {
     check(source);

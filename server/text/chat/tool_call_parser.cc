@@ -6,13 +6,13 @@
 namespace recurve {
 namespace {
 
-constexpr size_t kMostHead = 1024;  // bytes between the mark and the arguments
+constexpr size_t kMaxHead = 1024;  // most bytes between the mark and the arguments
 
 bool is_json_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
 bool is_blank_json(std::string_view text) { return std::ranges::all_of(text, is_json_space); }
 
-// Reads from the start of a text that may go on.
+// Parses the beginning of a text to which more may be added.
 class Reader {
  public:
   explicit Reader(std::string_view text) : text_(text) {}
@@ -20,14 +20,15 @@ class Reader {
   void spaces() {
     while (at_ < text_.size() && is_json_space(text_[at_])) ++at_;
   }
-  // Whether the text goes on with this; where it has ended before that is known, `short_of_text`.
+  // Skips `wanted` if the text continues with it. Sets is_truncated() if the text ends before that
+  // is known.
   bool take(std::string_view wanted) {
-    const std::string_view there = text_.substr(at_, wanted.size());
-    if (there.size() < wanted.size()) {
-      short_ |= wanted.starts_with(there);
+    const std::string_view found = text_.substr(at_, wanted.size());
+    if (found.size() < wanted.size()) {
+      truncated_ |= wanted.starts_with(found);
       return false;
     }
-    if (there != wanted) return false;
+    if (found != wanted) return false;
     at_ += wanted.size();
     return true;
   }
@@ -35,11 +36,11 @@ class Reader {
     spaces();
     return take(wanted);
   }
-  // Up to the next quote; none of JSON's escapes is in a name.
+  // The text up to the next quote: names have no escapes.
   std::optional<std::string> name() {
     const size_t end = text_.find('"', at_);
     if (end == std::string_view::npos) {
-      short_ = true;
+      truncated_ = true;
       return std::nullopt;
     }
     std::string name(text_.substr(at_, end - at_));
@@ -47,15 +48,51 @@ class Reader {
     return name;
   }
   size_t at() const { return at_; }
-  bool short_of_text() const { return short_; }
+  bool is_truncated() const { return truncated_; }
   bool next_is(char c) const { return at_ < text_.size() && text_[at_] == c; }
   bool ended() const { return at_ == text_.size(); }
 
  private:
   const std::string_view text_;
   size_t at_ = 0;
-  bool short_ = false;
+  bool truncated_ = false;
 };
+
+// Of several formats that match a template, the first is chosen.
+constexpr ToolForm kToolForms[] = {
+    // Hermes, Qwen and other models with ChatML.
+    {.name = "hermes",
+     .shape = ToolForm::Shape::kMarked,
+     .signs = {"<tool_call>", "\"arguments\""},
+     .mark = "<tool_call>\n",
+     .close = "\n</tool_call>",
+     .arguments = "arguments",
+     .id_prefix = "call_",
+     .id_characters = 16},
+    {.name = "mistral",
+     .shape = ToolForm::Shape::kList,
+     .signs = {"[TOOL_CALLS]", ""},
+     .mark = "[TOOL_CALLS] ",
+     .close = "",
+     .arguments = "arguments",
+     .id_prefix = "",
+     .id_characters = 9},
+    {.name = "llama-3",
+     .shape = ToolForm::Shape::kWhole,
+     .signs = {"\"parameters\": ", "<|start_header_id|>"},
+     .mark = "",
+     .close = "",
+     .arguments = "parameters",
+     .id_prefix = "call_",
+     .id_characters = 16},
+};
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kSpaces = " \n";
+  const size_t begin = text.find_first_not_of(kSpaces);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kSpaces) + 1 - begin);
+}
 
 }  // namespace
 
@@ -76,7 +113,7 @@ void ToolCallParser::finish(std::string* content) {
   held_.clear();
 }
 
-// Whether there may be more to read.
+// Whether there may be another step.
 bool ToolCallParser::step(const Out& out) {
   switch (state_) {
     case State::kStart:
@@ -89,7 +126,7 @@ bool ToolCallParser::step(const Out& out) {
       return read_arguments(out);
     case State::kTail:
       return read_tail();
-    case State::kRest:  // nothing but calls would be read
+    case State::kRest:  // the rest is text
       *out.content += held_;
       held_.clear();
       break;
@@ -104,16 +141,16 @@ bool ToolCallParser::read_start() {
   }
   Reader reader(held_);
   reader.spaces();
-  if (reader.ended() && held_.size() < kMostHead) return false;
+  if (reader.ended() && held_.size() < kMaxHead) return false;
   state_ = reader.next_is('{') ? State::kHead : State::kRest;
   return true;
 }
 
-// Up to the mark; what may be its beginning is held back.
+// Passes on the text up to the mark. Holds back what may be its beginning.
 bool ToolCallParser::read_text(const Out& out) {
   const size_t found = held_.find(mark_);
   if (found != std::string::npos) {
-    // White space between two calls is none of the answer's text.
+    // White space between two calls is not text of the answer.
     const std::string text = held_.substr(0, found);
     if (index_ < 0 || !is_blank_json(text)) *out.content += text;
     read_ = mark_;
@@ -121,12 +158,12 @@ bool ToolCallParser::read_text(const Out& out) {
     state_ = State::kHead;
     return true;
   }
-  size_t kept = std::min(held_.size(), mark_.size() - 1);
-  while (!mark_.starts_with(std::string_view(held_).substr(held_.size() - kept))) --kept;
-  const std::string_view said = std::string_view(held_).substr(0, held_.size() - kept);
-  if (index_ >= 0 && is_blank_json(said) && held_.size() < kMostHead) return false;
-  *out.content += said;
-  held_.erase(0, said.size());
+  size_t tail = std::min(held_.size(), mark_.size() - 1);
+  while (!mark_.starts_with(std::string_view(held_).substr(held_.size() - tail))) --tail;
+  const std::string_view text = std::string_view(held_).substr(0, held_.size() - tail);
+  if (index_ >= 0 && is_blank_json(text) && held_.size() < kMaxHead) return false;
+  *out.content += text;
+  held_.erase(0, text.size());
   return false;
 }
 
@@ -152,13 +189,13 @@ bool ToolCallParser::read_head(const Out& out) {
     }
     reads = reader.ended();
   }
-  if ((reads || reader.short_of_text()) && held_.size() < kMostHead) return false;
-  give_up();
+  if ((reads || reader.is_truncated()) && held_.size() < kMaxHead) return false;
+  reject_call();
   return true;
 }
 
-// What was held reads as text after all, but for the mark, which would be found again.
-void ToolCallParser::give_up() {
+// Treats the input since the mark, and all that follows, as text.
+void ToolCallParser::reject_call() {
   held_ = read_ + held_;
   read_.clear();
   state_ = State::kRest;
@@ -198,8 +235,8 @@ bool ToolCallParser::read_arguments(const Out& out) {
   return true;
 }
 
-// What closes a call, and what stands in front of the next. Fields behind the arguments (an id) are
-// passed over.
+// Skips the end of a call, with fields after the arguments (an id), and what separates it from the
+// next.
 bool ToolCallParser::read_tail() {
   const size_t brace = held_.find('}');
   if (brace == std::string::npos) return false;
@@ -207,7 +244,7 @@ bool ToolCallParser::read_tail() {
   if (form_.shape == ToolForm::Shape::kWhole) {
     state_ = State::kRest;
   } else if (form_.shape == ToolForm::Shape::kMarked) {
-    if (!reader.take_after_spaces(close_) && reader.short_of_text()) return false;
+    if (!reader.take_after_spaces(close_) && reader.is_truncated()) return false;
     state_ = State::kText;
   } else {
     reader.spaces();
@@ -219,5 +256,24 @@ bool ToolCallParser::read_tail() {
   held_.erase(0, brace + 1 + reader.at());
   return true;
 }
+
+const ToolForm* tool_form_of(std::string_view chat_template) {
+  const auto* found = std::ranges::find_if(kToolForms, [&](const ToolForm& form) {
+    return std::ranges::all_of(form.signs, [&](std::string_view sign) {
+      return chat_template.find(sign) != std::string_view::npos;
+    });
+  });
+  return found == std::end(kToolForms) ? nullptr : found;
+}
+
+std::string tool_form_names() {
+  std::string names;
+  for (const ToolForm& form : kToolForms)
+    names += (names.empty() ? "" : ", ") + std::string(form.name);
+  return names;
+}
+
+std::string_view mark_token(const ToolForm& form) { return trimmed(form.mark); }
+std::string_view close_token(const ToolForm& form) { return trimmed(form.close); }
 
 }  // namespace recurve

@@ -1,41 +1,70 @@
 #pragma once
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "server/text/chat/tool_forms.h"
-
 namespace recurve {
 
-// What is new of one call of a tool.
+// The format of a model's tool calls. A call is a JSON object with the tool's name and its
+// arguments, in this order; formats differ in the text around it.
+struct ToolForm {
+  enum class Shape {
+    kMarked,  // text, in which each call is between `mark` and `close`
+    kList,    // text, then `mark` and a JSON array of calls, which ends the answer
+    kWhole,   // the answer is either one call, without text before it, or text
+  };
+  std::string_view name;
+  Shape shape;
+  // A chat template with both of these texts has this format; the second may be empty.
+  std::string_view signs[2];
+  std::string_view mark, close;  // with the white space that the model generates
+  std::string_view arguments;    // name of the field of arguments
+  // Of the ids that the server gives to calls. Some templates require nine letters or digits.
+  std::string_view id_prefix;
+  size_t id_characters;  // letters and digits after the prefix
+};
+
+// The format of a chat template; null: unknown.
+const ToolForm* tool_form_of(std::string_view chat_template);
+
+// The names of all formats: "hermes, mistral, ...".
+std::string tool_form_names();
+
+// `mark` and `close` without white space at their ends, which may be control tokens.
+std::string_view mark_token(const ToolForm& form);
+std::string_view close_token(const ToolForm& form);
+
+// New parts of one tool call.
 struct ToolCallPart {
   int32_t index = 0;      // of the call in its answer
-  std::string id = {};    // in the first part of a call, and not the parser's to say
-  std::string name = {};  // likewise
+  std::string id = {};    // in the first part of a call; not set by the parser
+  std::string name = {};  // in the first part of a call
   std::string arguments = {};
 };
 
-// Tells the calls of tools in an answer from its text, as both come. What does not read as a call
-// is text, whatever it began with; so is what has been cut before its arguments began.
+// Separates the tool calls in an answer from its text, while it is generated. What cannot be parsed
+// as a call is text, also if it begins like one; so is a call that ends before its arguments.
 class ToolCallParser {
  public:
-  // The form outlives it.
+  // The form must outlive it.
   explicit ToolCallParser(const ToolForm& form);
 
-  // The answer goes on. Appends what has become certain: its text outside of calls, and its calls.
+  // Takes the next part of the answer. Appends the text outside of calls, and the parts of calls,
+  // that are certain now.
   void feed(std::string_view text, std::string* content, std::vector<ToolCallPart>* calls);
-  // It has ended.
+  // Ends the answer. Appends the rest of its text.
   void finish(std::string* content);
 
-  // Whose arguments have come to their end.
+  // The number of calls whose arguments are complete.
   int32_t whole_calls() const { return whole_; }
-  // Whether the last call that began has not.
+  // Whether the arguments of the last call are incomplete.
   bool cut() const { return whole_ <= index_; }
 
  private:
-  // What comes next.
+  // What is expected next.
   enum class State { kStart, kText, kHead, kArguments, kTail, kRest };
   struct Out {
     std::string* content;
@@ -48,15 +77,15 @@ class ToolCallParser {
   bool read_head(const Out& out);
   bool read_arguments(const Out& out);
   bool read_tail();
-  void give_up();
+  void reject_call();
 
   const ToolForm& form_;
   const std::string_view mark_, close_;  // without white space at their ends
   State state_ = State::kStart;
-  std::string held_;  // not said yet
-  std::string read_;  // since the mark: text again where it is no call
+  std::string held_;  // input that is not processed yet
+  std::string read_;  // input since the mark, which is text if it turns out not to be a call
   int32_t index_ = -1, whole_ = 0;
-  int depth_ = 0;  // of braces and brackets in the arguments
+  int depth_ = 0;  // open braces and brackets in the arguments
   bool in_string_ = false, escaped_ = false;
 };
 

@@ -11,7 +11,7 @@
 namespace recurve::jinja {
 
 struct Filter;  // callables.h
-struct Predicate;
+struct Test;
 struct Expression;
 struct Statement;
 using ExpressionPtr = std::unique_ptr<const Expression>;
@@ -40,7 +40,7 @@ struct Item {
   ExpressionPtr object, key;
 };
 struct Slice {
-  ExpressionPtr object, begin, end, step;  // null: left out
+  ExpressionPtr object, begin, end, step;  // null: missing
 };
 enum class Operator {
   kAdd,
@@ -69,12 +69,13 @@ struct Unary {
   Operator op;
   ExpressionPtr operand;
 };
-// Operators of one rank, from left to right: a - b + c. Flat, so that no chain makes a deep tree.
+// Operators of equal precedence, from left to right: a - b + c. Flat, so that it is not a deep
+// tree.
 struct Chain {
   ExpressionPtr first;
   std::vector<std::pair<Operator, ExpressionPtr>> rest;
 };
-// a < b <= c: true where each pair is.
+// a < b <= c: true if each pair is.
 struct Comparison {
   ExpressionPtr first;
   std::vector<std::pair<Operator, ExpressionPtr>> rest;
@@ -87,13 +88,13 @@ struct Arguments {
   std::vector<std::pair<std::string, ExpressionPtr>> named;
 };
 struct FilterCall {
-  ExpressionPtr input;  // null: what the block of a {% set %} or {% filter %} wrote
+  ExpressionPtr input;  // null: the output of the block of {% set %} or {% filter %}
   const Filter* filter;
   Arguments arguments;
 };
-struct PredicateCall {
+struct TestCall {
   ExpressionPtr input;
-  const Predicate* predicate;
+  const Test* test;
   Arguments arguments;
   bool negated;
 };
@@ -105,16 +106,16 @@ struct Call {
 struct Expression {
   int line;
   std::variant<Literal, Name, ListLiteral, DictLiteral, Attribute, Item, Slice, Unary, Chain,
-               Comparison, Conditional, FilterCall, PredicateCall, Call>
+               Comparison, Conditional, FilterCall, TestCall, Call>
       node;
 };
 
 // Statements.
 
-// What a loop or {% set %} writes to: one name, several, or a member of a namespace.
+// The target of a loop or {% set %}: one name, several, or a member of a namespace.
 struct Target {
   std::vector<std::string> names;
-  bool unpacks = false;  // names in a tuple, even if it is only one
+  bool unpacks = false;  // a tuple, maybe of one name
   std::string member;    // of the namespace names[0]; empty: none
 };
 
@@ -146,7 +147,7 @@ struct SetBlock {
 };
 // {% filter name | name %} ... {% endfilter %}
 struct FilterBlock {
-  ExpressionPtr filter;  // as SetBlock has it, never null
+  ExpressionPtr filter;  // as in SetBlock, never null
   Block body;
 };
 struct Macro {
@@ -154,7 +155,7 @@ struct Macro {
   std::vector<std::pair<std::string, ExpressionPtr>> parameters;  // with defaults; null: none
   Block body;
 };
-struct Generation {  // {% generation %}: no more than a scope of its own
+struct Generation {  // {% generation %}: only a scope
   Block body;
 };
 struct Break {};
@@ -166,5 +167,9 @@ struct Statement {
                Continue>
       node;
 };
+
+// The statements of a template. Throws Error, with its line, for a tag, filter, test, function or
+// method that is not supported, even where rendering would not reach it.
+Block parse(std::string_view source);
 
 }  // namespace recurve::jinja

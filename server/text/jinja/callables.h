@@ -12,22 +12,22 @@ namespace recurve::jinja {
 
 class Run;
 
-// The arguments of a call, evaluated.
+// The evaluated arguments of a call.
 struct CallValues {
   std::vector<Value> positional;
   std::vector<std::pair<std::string, Value>> named;
 
-  // The argument of that name or at that place; null where it was not given.
+  // The argument at this position or with this name; null if it is missing.
   const Value* find(size_t position, std::string_view name) const;
 };
 
-// Whether an argument that may be missing is there and is not none, and whether it is true.
+// Whether an argument that may be missing (null) is not none, or is true.
 inline bool is_given(const Value* value) { return value != nullptr && !value->is_none(); }
 inline bool is_set(const Value* value) { return value != nullptr && value->is_true(); }
 
-// What a template can call. `parameters` are the names of the arguments in order, separated by
-// spaces; "*" takes any number, "**" any with a name. All tables are fixed; find_... give null
-// where there is none of that name.
+// What a template can call. `parameters` are the names of the parameters in order, separated by
+// spaces; "*" is any number of positional arguments, "**" any named arguments. The functions
+// find_... search constant tables, and return null for an unknown name.
 
 // x | name(...)
 struct Filter {
@@ -35,14 +35,14 @@ struct Filter {
   Value (*apply)(Run& run, const Value& input, const CallValues& arguments);
 };
 const Filter* find_filter(std::string_view name);  // filters.cc
-std::span<const Filter> list_filters();            // list_filters.cc; find_filter() knows them
+std::span<const Filter> list_filters();            // list_filters.cc; for find_filter()
 
 // x is name(...)
-struct Predicate {
+struct Test {
   std::string_view name, parameters;
-  bool (*holds)(Run& run, const Value& input, const CallValues& arguments);
+  bool (*apply)(Run& run, const Value& input, const CallValues& arguments);
 };
-const Predicate* find_predicate(std::string_view name);  // predicates.cc
+const Test* find_test(std::string_view name);  // callables.cc
 
 // x.name(...)
 struct MethodEntry {
@@ -58,11 +58,20 @@ struct Function {
   Builtin id;
   Value (*call)(Run& run, const CallValues& arguments);
 };
-const Function* find_function(std::string_view name);  // functions.cc
+const Function* find_function(std::string_view name);  // callables.cc
 const Function& function_of(Builtin id);
 
-// Whether `parameters` has room for so many arguments by place, and one of that name.
+// Whether `parameters` allow this number of positional arguments, or an argument of this name.
 bool takes_positional(std::string_view parameters, size_t count);
 bool takes_named(std::string_view parameters, std::string_view name);
+
+// The entry with this name in a table of the above, or null.
+template <typename Table>
+auto find_by_name(const Table& table, std::string_view name) -> decltype(std::data(table)) {
+  for (const auto& entry : table) {
+    if (entry.name == name) return &entry;
+  }
+  return nullptr;
+}
 
 }  // namespace recurve::jinja

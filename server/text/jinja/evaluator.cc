@@ -1,11 +1,13 @@
 #include "server/text/jinja/evaluator.h"
 
+#include "server/text/jinja/ast.h"
 #include "server/text/jinja/operations.h"
+#include "server/text/jinja/template.h"
 
 namespace recurve::jinja {
 namespace {
 
-// Sets a variable for as long as this lives.
+// Sets a variable, and restores it at the end of the scope.
 template <typename T>
 class Exchanged {
  public:
@@ -81,7 +83,7 @@ Evaluator::Flow Evaluator::execute_node(const If& node) {
   return execute(node.otherwise);
 }
 
-// The loop's filter sees the target, but no `loop`.
+// The condition of the loop may use the target, but not `loop`.
 std::vector<Value> Evaluator::loop_items(const For& node) {
   std::vector<Value> items = items_of(run_, evaluate(*node.items));
   if (node.condition == nullptr) return items;
@@ -127,7 +129,7 @@ Evaluator::Flow Evaluator::execute_node(const SetBlock& set) {
 
 Evaluator::Flow Evaluator::execute_node(const FilterBlock& node) {
   const Value value = filtered(*node.filter, run_.text(captured(node.body)));
-  write(to_string(run_, value, "what the filter of a block gives"));
+  write(to_string(run_, value, "the result of the filter of a block"));
   return Flow::kOn;
 }
 
@@ -159,7 +161,7 @@ void Evaluator::assign(const Target& target, Value value) {
   if (!target.member.empty()) {
     const Value* found = find(target.names[0]);
     if (found == nullptr || found->name_space() == nullptr) {
-      run_.fail("'{}' is no namespace, so its member '{}' cannot be set", target.names[0],
+      run_.fail("'{}' is not a namespace: cannot set its member '{}'", target.names[0],
                 target.member);
     }
     found->name_space()->members[target.member] = std::move(value);
@@ -168,7 +170,7 @@ void Evaluator::assign(const Target& target, Value value) {
   if (!target.unpacks) return scope_->set(target.names[0], std::move(value));
   const std::vector<Value> values = items_of(run_, value);
   if (values.size() != target.names.size()) {
-    run_.fail("{} values were expected, found {}", target.names.size(), values.size());
+    run_.fail("expected {} values, found {}", target.names.size(), values.size());
   }
   for (size_t i = 0; i < values.size(); ++i) scope_->set(target.names[i], values[i]);
 }
@@ -277,10 +279,10 @@ Value Evaluator::evaluate_node(const FilterCall& call) {
   return call.filter->apply(run_, input, arguments);
 }
 
-Value Evaluator::evaluate_node(const PredicateCall& call) {
+Value Evaluator::evaluate_node(const TestCall& call) {
   const Value input = evaluate(*call.input);
   const CallValues arguments = evaluate(call.arguments);
-  return Value(call.predicate->holds(run_, input, arguments) != call.negated);
+  return Value(call.test->apply(run_, input, arguments) != call.negated);
 }
 
 Value Evaluator::evaluate_node(const Call& call) {
@@ -353,6 +355,21 @@ Value Evaluator::call_macro(const Macro& macro, const CallValues& arguments) {
     }
   }
   return run_.text(captured(macro.body));
+}
+
+struct Template::Parsed {
+  Block block;
+};
+
+Template::Template(std::string_view source)
+    : parsed_(std::make_unique<const Parsed>(Parsed{parse(source)})) {}
+Template::~Template() = default;
+Template::Template(Template&&) noexcept = default;
+
+Text Template::render(const Layers& variables, const std::tm& now, const Limits& limits,
+                      const WorkLimits& work) const {
+  Run run(limits, now, work);
+  return Evaluator(run, variables).render(parsed_->block);
 }
 
 }  // namespace recurve::jinja

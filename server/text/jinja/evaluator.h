@@ -11,8 +11,8 @@
 
 namespace recurve::jinja {
 
-// The variables that a loop's turn, a macro or the template sets; those around it are seen through
-// it. Ordered, here as in Dict: no choice of names makes them slow to find.
+// The variables set in an iteration of a loop, a macro or the template. Lookups continue in the
+// outer scope. Not hashed, as in Dict: no choice of names makes lookups slow.
 class Scope {
  public:
   explicit Scope(const Scope* outer = nullptr) : outer_(outer) {}
@@ -24,7 +24,7 @@ class Scope {
   std::map<std::string_view, Value> variables_;
 };
 
-// Carries out a template's statements, once.
+// Executes a template once.
 class Evaluator {
  public:
   Evaluator(Run& run, const Template::Layers& variables) : run_(run), variables_(variables) {}
@@ -51,7 +51,7 @@ class Evaluator {
   std::vector<Value> loop_items(const For& node);
   void assign(const Target& target, Value value);
   void write(const Text& text);
-  Text captured(const Block& block);  // what it writes, in a scope of its own
+  Text captured(const Block& block);  // its output, in a new scope
   Value filtered(const Expression& filter, Value block);
 
   Value evaluate(const Expression& expression);
@@ -67,21 +67,21 @@ class Evaluator {
   Value evaluate_node(const Comparison& comparison);
   Value evaluate_node(const Conditional& node);
   Value evaluate_node(const FilterCall& call);
-  Value evaluate_node(const PredicateCall& call);
+  Value evaluate_node(const TestCall& call);
   Value evaluate_node(const Call& call);
 
-  const Value* find(std::string_view name) const;  // a variable, by whoever gave it
+  const Value* find(std::string_view name) const;  // a variable of a scope or of variables_
   Value call_method(const Attribute& callee, const Value& object, const CallValues& arguments);
   Value call_value(const Value& callee, const CallValues& arguments);
   Value call_macro(const Macro& macro, const CallValues& arguments);
   CallValues evaluate(const Arguments& arguments);
 
   Run& run_;
-  const Template::Layers& variables_;  // seen through root_
+  const Template::Layers& variables_;  // outside of root_
   Scope root_;
   Scope* scope_ = &root_;
   Text* out_ = nullptr;
-  Value block_;  // what a {% set %} or {% filter %} block wrote, for its filter
+  Value block_;  // the output of a {% set %} or {% filter %} block, for its filter
 };
 
 }  // namespace recurve::jinja

@@ -4,22 +4,22 @@
 #include <string>
 
 #include "server/text/jinja/ast.h"
-#include "server/text/jinja/token_reader.h"
+#include "server/text/jinja/lexer.h"
 
 namespace recurve::jinja {
 
-// Reads expressions, with the grammar of Jinja's own parser: one method for each of its rules, from
-// those that bind least to those that bind most.
+// Parses expressions with the grammar of Jinja: one method per rule, from the lowest precedence to
+// the highest.
 class ExpressionParser {
  public:
-  // `macros`: names that may be called besides the built-in functions.
+  // `macros`: names that may be called in addition to the built-in functions.
   ExpressionParser(TokenReader& tokens, const std::set<std::string>& macros)
       : tokens_(tokens), macros_(macros) {}
 
-  // Where commas make a tuple. `conditional`: x if y else z is allowed.
+  // An expression in which commas form a tuple. `conditional`: x if y else z is allowed.
   ExpressionPtr tuple(bool conditional = true);
   ExpressionPtr expression() { return conditional(); }
-  // "| filter" behind `input`, which may be null; once or more often.
+  // Any number of "| filter" after `input`, which may be null.
   ExpressionPtr filters(ExpressionPtr input);
   // "filter | filter" of a {% filter %}.
   ExpressionPtr block_filter();
@@ -59,7 +59,7 @@ class ExpressionParser {
   using Operators = std::initializer_list<std::pair<std::string_view, Operator>>;
   ExpressionPtr chain(ExpressionPtr (ExpressionParser::*operand)(), const Operators& operators);
   template <typename Node>
-  ExpressionPtr make(int line, Node node) const {
+  ExpressionPtr new_node(int line, Node node) const {
     return std::make_unique<const Expression>(Expression{line, std::move(node)});
   }
   void count_postfix(int* postfixes) const;

@@ -6,8 +6,8 @@
 #include "server/text/jinja/json.h"
 #include "server/text/jinja/operations.h"
 
-// Jinja's filters of texts and numbers, and tojson as transformers has it. Those of lists and dicts
-// are in list_filters.cc.
+// Jinja's filters of strings and numbers, and tojson of transformers. Those of lists and dicts are
+// in list_filters.cc.
 namespace recurve::jinja {
 namespace {
 
@@ -16,7 +16,7 @@ using Values = const CallValues&;
 template <Text (*map)(const Text&)>
 Value mapped(Run& run, const Value& input, Values) {
   const Text text = to_text(run, input);
-  return like(run, text, map(text));
+  return with_markup_of(run, text, map(text));
 }
 
 Value in_title_case(Run& run, const Value& input, Values) {
@@ -28,7 +28,16 @@ Value trim(Run& run, const Value& input, Values call) {
   std::optional<std::string> of;
   if (is_given(chars)) of = to_string(run, *chars, "chars").bytes;
   const Text text = to_text(run, input);
-  return like(run, text, strip(text, Side::kBoth, of));
+  return with_markup_of(run, text, strip(text, Side::kBoth, of));
+}
+
+// The argument of an indent: a text, or a number of spaces.
+Text indentation(Run& run, const Value& value, std::string_view what) {
+  if (value.text() != nullptr) return *value.text();
+  const int64_t width = to_index(run, value, what);
+  if (width > 1000) run.fail("an indent of {} is too wide", width);
+  return Text(std::string(static_cast<size_t>(std::max<int64_t>(width, 0)), ' '),
+              Origin::kTemplate);
 }
 
 JsonStyle json_style(Run& run, Values call) {
@@ -36,14 +45,7 @@ JsonStyle json_style(Run& run, Values call) {
   style.ascii = is_set(call.find(0, "ensure_ascii"));
   if (const Value* indent = call.find(1, "indent"); is_given(indent)) {
     style.item_separator = Text(",", Origin::kTemplate);
-    if (indent->text() != nullptr) {
-      style.indent = *indent->text();
-    } else {
-      const int64_t width = to_index(run, *indent, "indent");
-      if (width > 1000) run.fail("an indent of {} is too wide", width);
-      style.indent = Text(std::string(static_cast<size_t>(std::max<int64_t>(width, 0)), ' '),
-                          Origin::kTemplate);
-    }
+    style.indent = indentation(run, *indent, "indent");
   }
   if (const Value* separators = call.find(2, "separators"); is_given(separators)) {
     const std::vector<Value> both = items_of(run, *separators);
@@ -73,11 +75,11 @@ Value replace_in(Run& run, const Value& input, Values call) {
   if (from == nullptr || to == nullptr) run.fail("replace needs two strings");
   Text text = to_text(run, input);
   text.markup = false;
-  return replaced(run, text, to_text(run, *from), to_text(run, *to),
-                  is_given(count) ? to_index(run, *count, "count") : -1);
+  return replace_checked(run, text, to_text(run, *from), to_text(run, *to),
+                         is_given(count) ? to_index(run, *count, "count") : -1);
 }
 
-Value string(Run& run, const Value& input, Values) { return run.text(to_text(run, input)); }
+Value as_string(Run& run, const Value& input, Values) { return run.text(to_text(run, input)); }
 
 Value safe(Run& run, const Value& input, Values) {
   Text text = to_text(run, input);
@@ -85,7 +87,7 @@ Value safe(Run& run, const Value& input, Values) {
   return run.text(std::move(text));
 }
 
-// What Python's int() and float() read; empty where they refuse.
+// The value of Python's int() or float() for a string; empty if they raise.
 template <typename Number>
 std::optional<Number> parse_number(Run& run, const Value& value) {
   const std::string text = strip(to_string(run, value, "a number"), Side::kBoth).bytes;
@@ -108,7 +110,7 @@ Value to_integer(Run& run, const Value& input, Values call) {
     real = as_double(input);
   }
   if (real && std::isfinite(*real)) {
-    if (std::abs(*real) >= 9e18) run.fail("an integer becomes larger than 64 bits");
+    if (std::abs(*real) >= 9e18) run.fail("an integer does not fit in 64 bits");
     return Value(static_cast<int64_t>(*real));
   }
   return otherwise == nullptr ? Value(int64_t{0}) : *otherwise;
@@ -129,7 +131,7 @@ Value absolute(Run& run, const Value& input, Values) {
 }
 
 Value reverse(Run& run, const Value& input, Values) {
-  if (const Text* text = input.text()) return like(run, *text, reversed(run, *text));
+  if (const Text* text = input.text()) return with_markup_of(run, *text, reversed(run, *text));
   std::vector<Value> all = items_of(run, input);
   std::reverse(all.begin(), all.end());
   return run.generator(std::move(all));
@@ -137,20 +139,14 @@ Value reverse(Run& run, const Value& input, Values) {
 
 Value indent_lines(Run& run, const Value& input, Values call) {
   const Value* width = call.find(0, "width");
-  Text indention(std::string(4, ' '), Origin::kTemplate);
-  if (width != nullptr && width->text() != nullptr) {
-    indention = *width->text();
-  } else if (width != nullptr) {
-    const int64_t spaces = std::max<int64_t>(to_index(run, *width, "width"), 0);
-    if (spaces > 1000) run.fail("an indent of {} is too wide", spaces);
-    indention = Text(std::string(static_cast<size_t>(spaces), ' '), Origin::kTemplate);
-  }
+  const Text indention =
+      width == nullptr ? Text("    ", Origin::kTemplate) : indentation(run, *width, "width");
   const Text text = to_text(run, input);
   if (indention.markup && !text.markup) run.fail("an indent that is safe is not supported");
   const auto lines = static_cast<size_t>(std::count(text.bytes.begin(), text.bytes.end(), '\n'));
   run.check_items(lines);
   run.check_size(text.bytes.size() + (lines + 1) * indention.bytes.size());
-  return like(
+  return with_markup_of(
       run, text,
       indent(text, indention, is_set(call.find(1, "first")), is_set(call.find(2, "blank"))));
 }
@@ -167,7 +163,7 @@ constexpr Filter kFilters[] = {
     {"default", "default_value boolean", if_missing},
     {"d", "default_value boolean", if_missing},
     {"replace", "old new count", replace_in},
-    {"string", "", string},
+    {"string", "", as_string},
     {"safe", "", safe},
     {"int", "default", to_integer},
     {"float", "default", to_real},
@@ -179,12 +175,8 @@ constexpr Filter kFilters[] = {
 }  // namespace
 
 const Filter* find_filter(std::string_view name) {
-  for (const std::span<const Filter> table : {std::span<const Filter>(kFilters), list_filters()}) {
-    for (const Filter& filter : table) {
-      if (filter.name == name) return &filter;
-    }
-  }
-  return nullptr;
+  const Filter* found = find_by_name(kFilters, name);
+  return found != nullptr ? found : find_by_name(list_filters(), name);
 }
 
 }  // namespace recurve::jinja

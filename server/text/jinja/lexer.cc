@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "server/text/jinja/error.h"
+#include "server/text/characters.h"
 #include "server/text/jinja/text.h"
 
 namespace recurve::jinja {
@@ -17,7 +17,7 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_ascii_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-// \r\n and \r become \n; one line break at the end is not part of the template.
+// Replaces \r\n and \r by \n, and removes a line break at the end of the template.
 std::string normalised(std::string_view source) {
   std::string out;
   for (size_t i = 0; i < source.size(); ++i) {
@@ -87,9 +87,9 @@ class Lexer {
   const std::string source_;
   size_t at_ = 0;
   int line_ = 1;
-  bool line_starts_ = true;  // nothing of the line stands before what is read next
+  bool line_starts_ = true;  // at the beginning of a line
   std::vector<Token> tokens_;
-  std::string open_;  // brackets of the expression that are open
+  std::string open_;  // closing brackets that the expression needs
 };
 
 size_t next_tag(std::string_view source, size_t at) {
@@ -101,7 +101,7 @@ size_t next_tag(std::string_view source, size_t at) {
   }
 }
 
-// Text up to the next tag, and the tag.
+// Reads text up to the next tag, and the tag.
 void Lexer::read_text() {
   const size_t tag = next_tag(source_, at_);
   if (tag == source_.npos) {
@@ -127,7 +127,8 @@ void Lexer::read_tag(char type) {
   end_tag(!print);
 }
 
-// "{%-" takes all white space before it; "{%" that of its line, if nothing else stands there.
+// "{%-" removes all white space before it; "{%" that of its line if there is nothing else before
+// it.
 std::string Lexer::left_trimmed(std::string_view text, char sign, bool is_print) const {
   if (sign == '-') return without_space_at_end(text);
   if (sign == '+' || is_print) return std::string(text);
@@ -138,7 +139,7 @@ std::string Lexer::left_trimmed(std::string_view text, char sign, bool is_print)
   return std::string(blank ? text.substr(0, line) : text);
 }
 
-// At "-%}", "+%}" or "%}", or the same with "}" or "#".
+// Reads "-%}", "+%}" or "%}", or the same with "}" or "#".
 void Lexer::end_tag(bool trims_line) {
   const char sign = peek();
   advance(sign == '-' || sign == '+' ? 3 : 2);
@@ -158,7 +159,7 @@ void Lexer::read_comment() {
   end_tag(true);
 }
 
-// {% raw %} text {% endraw %}, behind the "{%" of the first.
+// Reads {% raw %} text {% endraw %} after the first "{%".
 bool Lexer::read_raw() {
   const auto words = [](std::string_view text, std::string_view word) {  // "  word  [-+]%}": bytes
     size_t n = 0;
@@ -188,7 +189,7 @@ bool Lexer::read_raw() {
   fail("{% raw %} is not closed");
 }
 
-// Up to "%}" or "}}" outside of brackets; `closing` is its first character.
+// Reads up to "%}" or "}}" outside of brackets; `closing` is its first character.
 void Lexer::read_expression(char closing) {
   open_.clear();
   for (;;) {
@@ -233,34 +234,16 @@ void Lexer::read_number() {
   }
   const std::string number(rest().substr(0, n));
   const bool padded = kind == Kind::kInteger && n > 1 && number[0] == '0';
-  if (is_name_start(peek(n)) || padded) fail("a number is written in a way that is not supported");
+  if (is_name_start(peek(n)) || padded) fail("this notation of a number is not supported");
   add(kind, number);
   advance(n);
 }
 
-void append_utf8(uint32_t code, std::string* out) {
-  if (code < 0x80) {
-    *out += static_cast<char>(code);
-  } else if (code < 0x800) {
-    *out += static_cast<char>(0xC0 | code >> 6);
-    *out += static_cast<char>(0x80 | (code & 0x3F));
-  } else if (code < 0x10000) {
-    *out += static_cast<char>(0xE0 | code >> 12);
-    *out += static_cast<char>(0x80 | (code >> 6 & 0x3F));
-    *out += static_cast<char>(0x80 | (code & 0x3F));
-  } else {
-    *out += static_cast<char>(0xF0 | code >> 18);
-    *out += static_cast<char>(0x80 | (code >> 12 & 0x3F));
-    *out += static_cast<char>(0x80 | (code >> 6 & 0x3F));
-    *out += static_cast<char>(0x80 | (code & 0x3F));
-  }
-}
-
-// The number in `digits`, if there are `wanted` of them and they are hexadecimal; else -1.
-int64_t read_hex(std::string_view digits, size_t wanted) {
-  if (digits.size() < wanted) return -1;
+// The value of the first `count` hexadecimal digits; -1 if they are not that many digits.
+int64_t read_hex(std::string_view digits, size_t count) {
+  if (digits.size() < count) return -1;
   int64_t value = 0;
-  for (const char c : digits.substr(0, wanted)) {
+  for (const char c : digits.substr(0, count)) {
     const char lower = static_cast<char>(c | 0x20);
     if (!is_digit(c) && (lower < 'a' || lower > 'f')) return -1;
     value = value * 16 + (is_digit(c) ? c - '0' : lower - 'a' + 10);
@@ -268,8 +251,8 @@ int64_t read_hex(std::string_view digits, size_t wanted) {
   return value;
 }
 
-// Python's escapes, behind the backslash: appends what it stands for, returns the bytes it takes;
-// 0 for one that is not supported.
+// Appends the value of one of Python's escapes, of which `text` is the part after the backslash.
+// Returns its size, 0 if it is not supported, npos if it is not an escape.
 size_t unescape(std::string_view text, std::string* out) {
   constexpr std::string_view kNames = "\\'\"abfnrtv";
   constexpr std::string_view kValues = "\\'\"\a\b\f\n\r\t\v";
@@ -283,11 +266,11 @@ size_t unescape(std::string_view text, std::string* out) {
     const size_t digits = c == 'x' ? 2 : c == 'u' ? 4 : 8;
     const int64_t code = read_hex(text.substr(1), digits);
     if (code < 0 || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return 0;
-    append_utf8(static_cast<uint32_t>(code), out);
+    append_utf8(static_cast<char32_t>(code), *out);
     return 1 + digits;
   }
   if (is_digit(c) || c == 'N') return 0;
-  *out += '\\';  // any other is no escape
+  *out += '\\';
   return std::string_view::npos;
 }
 
@@ -318,17 +301,36 @@ void Lexer::read_operator() {
     if (!rest().starts_with(op)) continue;
     if (op == "(" || op == "[" || op == "{") open_ += op == "(" ? ')' : op == "[" ? ']' : '}';
     if (op == ")" || op == "]" || op == "}") {
-      if (!open_.ends_with(op)) fail(fmt::format("{} closes nothing", op));
+      if (!open_.ends_with(op)) fail(fmt::format("unexpected {}", op));
       open_.pop_back();
     }
     add(Kind::kOperator, std::string(op));
     return advance(op.size());
   }
-  fail(fmt::format("the byte 0x{:02x} is not expected here", static_cast<unsigned char>(peek())));
+  fail(fmt::format("unexpected byte 0x{:02x}", static_cast<unsigned char>(peek())));
 }
 
 }  // namespace
 
 std::vector<Token> tokenise(std::string_view source) { return Lexer(source).run(); }
+
+std::string TokenReader::describe() const {
+  switch (now().kind) {
+    case Kind::kEnd:
+      return "the end of the template";
+    case Kind::kText:
+    case Kind::kPrintBegin:
+    case Kind::kBlockBegin:
+      return "the end of the tag";
+    case Kind::kPrintEnd:
+      return "}}";
+    case Kind::kBlockEnd:
+      return "%}";
+    case Kind::kString:
+      return "a string";
+    default:
+      return "'" + now().value + "'";
+  }
+}
 
 }  // namespace recurve::jinja

@@ -11,7 +11,7 @@ namespace {
 
 using Values = const CallValues&;
 
-// "a.b.0": an attribute of an item, step by step.
+// The attribute or item at a path like "a.b.0".
 Value deep_attribute(Run& run, Value value, const Value& path) {
   if (path.is_integer()) return item(run, value, path);
   std::string_view rest = to_string(run, path, "the attribute").bytes;
@@ -66,16 +66,12 @@ Value last(Run& run, const Value& input, Values) {
 Value list(Run& run, const Value& input, Values) { return run.list(items_of(run, input)); }
 
 Value items(Run& run, const Value& input, Values) {
-  std::vector<Value> pairs;
   if (input.is_undefined()) return run.generator({});
   if (input.dict() == nullptr) run.fail("items needs a dict, got {}", type_name(input));
-  for (const auto& [key, value] : input.dict()->entries()) {
-    pairs.push_back(run.list({run.text(key), value}, /*tuple=*/true));
-  }
-  return run.generator(std::move(pairs));
+  return run.generator(pairs_of(run, *input.dict()));
 }
 
-// Texts in lower case, others as they are.
+// A string in lower case; other values unchanged.
 Value ignoring_case(Run& run, const Value& value) {
   return value.text() == nullptr ? value : run.text(lower(*value.text()));
 }
@@ -84,8 +80,9 @@ Value dictsort(Run& run, const Value& input, Values call) {
   if (input.dict() == nullptr) run.fail("dictsort needs a dict, got {}", type_name(input));
   const Value* by = call.find(1, "by");
   const std::string part = by == nullptr ? "key" : to_string(run, *by, "by").bytes;
-  if (part != "key" && part != "value") run.fail("dictsort goes by key or value, got '{}'", part);
-  std::vector<std::pair<Value, Value>> rows;  // what it is sorted by, and the item
+  if (part != "key" && part != "value")
+    run.fail("dictsort sorts by 'key' or 'value', got '{}'", part);
+  std::vector<std::pair<Value, Value>> rows;  // sort key and item
   for (const auto& [name, value] : input.dict()->entries()) {
     const Value key = run.text(name);
     const Value& sorted = part == "key" ? key : value;
@@ -105,7 +102,7 @@ Value dictsort(Run& run, const Value& input, Values call) {
 Value unique(Run& run, const Value& input, Values call) {
   const bool case_sensitive = is_set(call.find(0, "case_sensitive"));
   const Value* path = call.find(1, "attribute");
-  std::set<std::string> seen;  // ordered: strangers choose the keys
+  std::set<std::string> seen;  // not hashed: clients choose the keys
   std::vector<Value> out;
   for (Value& one : items_of(run, input)) {
     const Value what = is_given(path) ? deep_attribute(run, one, *path) : one;
@@ -116,20 +113,21 @@ Value unique(Run& run, const Value& input, Values call) {
   return run.generator(std::move(out));
 }
 
-// A test by its name, with the arguments from `at` on; truth where there is none.
+// The result of the test named by argument `at` with the arguments after it; truth if there is
+// none.
 bool passes(Run& run, const Value& value, Values call, size_t at) {
   run.spend();
   if (at >= call.positional.size()) return value.is_true();
   const std::string& name = to_string(run, call.positional[at], "the name of a test").bytes;
-  const Predicate* predicate = find_predicate(name);
-  if (predicate == nullptr) run.fail("the test '{}' is not supported", name);
+  const Test* test = find_test(name);
+  if (test == nullptr) run.fail("the test '{}' is not supported", name);
   CallValues rest;
   rest.positional.assign(call.positional.begin() + static_cast<ptrdiff_t>(at) + 1,
                          call.positional.end());
-  if (!takes_positional(predicate->parameters, rest.positional.size())) {
+  if (!takes_positional(test->parameters, rest.positional.size())) {
     run.fail("the test '{}' is not supported with {} arguments", name, rest.positional.size());
   }
-  return predicate->holds(run, value, rest);
+  return test->apply(run, value, rest);
 }
 
 template <bool wanted>

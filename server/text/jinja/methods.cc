@@ -9,6 +9,13 @@ namespace {
 
 using Values = const CallValues&;
 
+// An argument that must be given.
+const Value& required(Run& run, Values call, size_t position, const char* if_missing) {
+  const Value* value = call.find(position, "");
+  if (value == nullptr) run.fail("{}", if_missing);
+  return *value;
+}
+
 // An argument that may be missing or none.
 std::optional<std::string> optional_string(Run& run, const Value* value, std::string_view what) {
   if (value == nullptr || value->is_none()) return {};
@@ -19,17 +26,17 @@ int64_t optional_count(Run& run, const Value* value, std::string_view what) {
   return value == nullptr || value->is_none() ? -1 : to_index(run, *value, what);
 }
 
-// The parts of `whole`.
+// A list of parts of `whole`.
 Value list_of(Run& run, const Text& whole, std::vector<Text> parts) {
   run.check_items(parts.size());
   std::vector<Value> items;
-  for (Text& part : parts) items.push_back(like(run, whole, std::move(part)));
+  for (Text& part : parts) items.push_back(with_markup_of(run, whole, std::move(part)));
   return run.list(std::move(items));
 }
 
 Value strip_side(Run& run, const Value& self, Values call, Side side) {
   const auto of = optional_string(run, call.find(0, "chars"), "chars");
-  return like(run, *self.text(), strip(*self.text(), side, of));
+  return with_markup_of(run, *self.text(), strip(*self.text(), side, of));
 }
 Value strip_both(Run& run, const Value& self, Values call) {
   return strip_side(run, self, call, Side::kBoth);
@@ -47,7 +54,7 @@ Value split_with(Run& run, const Value& self, Values call) {
   const auto separator = optional_string(run, call.find(0, "sep"), "sep");
   if (separator && separator->empty()) run.fail("the separator of a split is empty");
   const int64_t most = optional_count(run, call.find(1, "maxsplit"), "maxsplit");
-  const auto bound = static_cast<int64_t>(run.most_items());  // one more is refused
+  const auto bound = static_cast<int64_t>(run.most_items());  // one item more is an error
   return list_of(run, *self.text(),
                  cut(*self.text(), separator, most < 0 ? bound : std::min(most, bound)));
 }
@@ -57,67 +64,63 @@ Value split_lines(Run& run, const Value& self, Values) {
   return list_of(run, *self.text(), splitlines(*self.text(), run.most_items()));
 }
 
-// startswith and endswith take one string or a tuple of them.
-template <bool (*holds)(std::string_view, std::string_view)>
+// startswith and endswith take a string or a tuple of strings.
+template <bool (*matches)(std::string_view, std::string_view)>
 Value any_of(Run& run, const Value& self, Values call) {
-  const Value* wanted = call.find(0, "");
-  if (wanted == nullptr) run.fail("the string to look for is missing");
+  const Value& wanted = required(run, call, 0, "the string to look for is missing");
   const std::string_view text = self.text()->bytes;
-  if (wanted->list() == nullptr) {
-    return Value(holds(text, to_string(run, *wanted, "the string to look for").bytes));
+  if (wanted.list() == nullptr) {
+    return Value(matches(text, to_string(run, wanted, "the string to look for").bytes));
   }
-  const auto& all = wanted->list()->items;
+  const auto& all = wanted.list()->items;
   return Value(std::any_of(all.begin(), all.end(), [&](const Value& one) {
     run.spend();
-    return holds(text, to_string(run, one, "each of the strings to look for").bytes);
+    return matches(text, to_string(run, one, "each of the strings to look for").bytes);
   }));
 }
 bool begins(std::string_view text, std::string_view with) { return text.starts_with(with); }
 bool ends(std::string_view text, std::string_view with) { return text.ends_with(with); }
 
 Value replace_in_self(Run& run, const Value& self, Values call) {
-  const Value *from = call.find(0, ""), *to = call.find(1, "");
-  if (from == nullptr || to == nullptr) run.fail("replace needs two strings");
-  const Text& with = to_string(run, *to, "what replaces it");
-  return replaced(run, *self.text(), to_string(run, *from, "what is replaced"),
-                  self.text()->markup ? escape_html(with) : with,
-                  optional_count(run, call.find(2, "count"), "count"));
+  const Value& from = required(run, call, 0, "replace needs two strings");
+  const Value& to = required(run, call, 1, "replace needs two strings");
+  const Text& with = to_string(run, to, "what replaces it");
+  return replace_checked(run, *self.text(), to_string(run, from, "what is replaced"),
+                         self.text()->markup ? escape_html(with) : with,
+                         optional_count(run, call.find(2, "count"), "count"));
 }
 
 template <Text (*map)(const Text&)>
 Value mapped_self(Run& run, const Value& self, Values) {
-  return like(run, *self.text(), map(*self.text()));
+  return with_markup_of(run, *self.text(), map(*self.text()));
 }
 
 Value join_items(Run& run, const Value& self, Values call) {
-  const Value* items = call.find(0, "");
-  if (items == nullptr) run.fail("join needs a list");
+  const Value& items = required(run, call, 0, "join needs a list");
   Text out;
   bool first = true;
-  for (const Value& item : items_of(run, *items)) {
+  for (const Value& item : items_of(run, items)) {
     if (!std::exchange(first, false)) out.append(*self.text());
     const Text& one = to_string(run, item, "each item to join");
     out.append(self.text()->markup ? escape_html(one) : one);
     run.check_size(out.bytes.size());
   }
-  return like(run, *self.text(), std::move(out));
+  return with_markup_of(run, *self.text(), std::move(out));
 }
 
 Value find_in(Run& run, const Value& self, Values call) {
-  const Value* wanted = call.find(0, "");
-  if (wanted == nullptr) run.fail("find needs a string");
+  const Value& wanted = required(run, call, 0, "find needs a string");
   const std::string_view text = self.text()->bytes;
   run.spend(text.size());
-  const size_t at = find_text(text, to_string(run, *wanted, "the string to look for").bytes);
+  const size_t at = find_text(text, to_string(run, wanted, "the string to look for").bytes);
   if (at == text.npos) return Value(int64_t{-1});
   return Value(static_cast<int64_t>(count_characters(text.substr(0, at))));
 }
 
 Value count_in(Run& run, const Value& self, Values call) {
-  const Value* wanted = call.find(0, "");
-  if (wanted == nullptr) run.fail("count needs a string");
+  const Value& wanted = required(run, call, 0, "count needs a string");
   const std::string_view text = self.text()->bytes;
-  const std::string& what = to_string(run, *wanted, "the string to count").bytes;
+  const std::string& what = to_string(run, wanted, "the string to count").bytes;
   run.spend(text.size());
   if (what.empty()) return Value(static_cast<int64_t>(count_characters(text)) + 1);
   int64_t n = 0;
@@ -129,38 +132,31 @@ Value count_in(Run& run, const Value& self, Values call) {
 }
 
 Value without_prefix(Run& run, const Value& self, Values call) {
-  const Value* prefix = call.find(0, "");
-  if (prefix == nullptr) run.fail("removeprefix needs a string");
+  const Value& prefix = required(run, call, 0, "removeprefix needs a string");
   const Text& text = *self.text();
-  const std::string& head = to_string(run, *prefix, "the prefix").bytes;
+  const std::string& head = to_string(run, prefix, "the prefix").bytes;
   const size_t begin = text.bytes.starts_with(head) ? head.size() : 0;
-  return like(run, text, text.part(begin, text.bytes.size()));
+  return with_markup_of(run, text, text.part(begin, text.bytes.size()));
 }
 
 Value without_suffix(Run& run, const Value& self, Values call) {
-  const Value* suffix = call.find(0, "");
-  if (suffix == nullptr) run.fail("removesuffix needs a string");
+  const Value& suffix = required(run, call, 0, "removesuffix needs a string");
   const Text& text = *self.text();
-  const std::string& tail = to_string(run, *suffix, "the suffix").bytes;
+  const std::string& tail = to_string(run, suffix, "the suffix").bytes;
   const size_t end = text.bytes.size() - (text.bytes.ends_with(tail) ? tail.size() : 0);
-  return like(run, text, text.part(0, end));
+  return with_markup_of(run, text, text.part(0, end));
 }
 
 Value dict_get(Run& run, const Value& self, Values call) {
-  const Value* key = call.find(0, "");
-  if (key == nullptr) run.fail("get needs a key");
-  const Value* found = key->text() == nullptr ? nullptr : self.dict()->find(key->text()->bytes);
+  const Value& key = required(run, call, 0, "get needs a key");
+  const Value* found = key.text() == nullptr ? nullptr : self.dict()->find(key.text()->bytes);
   if (found != nullptr) return *found;
   const Value* otherwise = call.find(1, "");
   return otherwise == nullptr ? Value(None{}) : *otherwise;
 }
 
 Value dict_items(Run& run, const Value& self, Values) {
-  std::vector<Value> items;
-  for (const auto& [key, value] : self.dict()->entries()) {
-    items.push_back(run.list({run.text(key), value}, /*tuple=*/true));
-  }
-  return run.list(std::move(items));
+  return run.list(pairs_of(run, *self.dict()));
 }
 
 Value dict_keys(Run& run, const Value& self, Values) { return run.list(items_of(run, self)); }
@@ -200,16 +196,13 @@ constexpr MethodEntry kDictMethods[] = {
     {"values", "", dict_values},
 };
 
-template <typename Table>
-const MethodEntry* find(const Table& table, std::string_view name) {
-  const auto found = std::find_if(std::begin(table), std::end(table),
-                                  [&](const MethodEntry& entry) { return entry.name == name; });
-  return found == std::end(table) ? nullptr : &*found;
-}
-
 }  // namespace
 
-const MethodEntry* find_string_method(std::string_view name) { return find(kStringMethods, name); }
-const MethodEntry* find_dict_method(std::string_view name) { return find(kDictMethods, name); }
+const MethodEntry* find_string_method(std::string_view name) {
+  return find_by_name(kStringMethods, name);
+}
+const MethodEntry* find_dict_method(std::string_view name) {
+  return find_by_name(kDictMethods, name);
+}
 
 }  // namespace recurve::jinja

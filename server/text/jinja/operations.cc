@@ -1,6 +1,9 @@
 #include "server/text/jinja/operations.h"
 
+#include <utf8proc.h>
+
 #include <algorithm>
+#include <utility>
 
 #include "server/text/jinja/callables.h"
 
@@ -38,7 +41,7 @@ Value loop_attribute(const Run& run, const Loop& loop, std::string_view name) {
   run.fail("loop.{} is not supported", name);
 }
 
-// Where the character of that index begins; the size behind the last.
+// The first byte of the character with this index; the size of the text if there is none.
 size_t byte_of(std::string_view utf8, int64_t index) {
   for (const Character& c : Characters(utf8)) {
     if (index-- == 0) return c.begin;
@@ -46,14 +49,100 @@ size_t byte_of(std::string_view utf8, int64_t index) {
   return utf8.size();
 }
 
-// Python's rule for positions from the end and beyond it.
+// Python's rule for positions before the beginning or after the end.
 int64_t clamped(int64_t position, int64_t size, int64_t low, int64_t high) {
   return std::clamp(position < 0 ? position + size : position, low, high);
 }
 
+bool is_printable(int32_t code) {  // str.isprintable
+  switch (utf8proc_category(code)) {
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_CS:
+    case UTF8PROC_CATEGORY_CO:
+    case UTF8PROC_CATEGORY_CN:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP:
+      return false;
+    case UTF8PROC_CATEGORY_ZS:
+      return code == ' ';
+    default:
+      return true;
+  }
+}
+
+std::string escaped(int32_t code) {
+  if (code == '\n') return "\\n";
+  if (code == '\r') return "\\r";
+  if (code == '\t') return "\\t";
+  if (code < 0x100) return fmt::format("\\x{:02x}", code);
+  return code < 0x10000 ? fmt::format("\\u{:04x}", code) : fmt::format("\\U{:08x}", code);
+}
+
+Text quoted(const Text& text) {
+  const bool doubles =
+      text.bytes.find('\'') != std::string::npos && text.bytes.find('"') == std::string::npos;
+  const char quote = doubles ? '"' : '\'';
+  Text out(std::string_view(&quote, 1), Origin::kTemplate);
+  for (const Character& c : Characters(text.bytes)) {
+    const Origin origin = text.origin(c.begin);
+    if (c.code == '\\' || c.code == quote) out.append("\\", origin);
+    if (is_printable(c.code)) {
+      out.append(text.part(c.begin, c.end));
+    } else {
+      out.append(escaped(c.code), origin);
+    }
+  }
+  out.append(std::string_view(&quote, 1), Origin::kTemplate);
+  return out;
+}
+
+void append(Run& run, Text* out, const Text& text) {
+  run.check_size(out->bytes.size() + text.bytes.size());
+  run.spend(text.bytes.size());
+  out->append(text);
+}
+
+Text text_repr(Run& run, const Text& text) {
+  run.spend(text.bytes.size());
+  if (!text.markup) return quoted(text);
+  Text out("Markup(", Origin::kTemplate);
+  out.append(quoted(text));
+  out.append(")", Origin::kTemplate);
+  return out;
+}
+
+void append(Text* out, std::string_view text) { out->append(text, Origin::kTemplate); }
+
+Text list_repr(Run& run, const List& list) {
+  Text out;
+  append(&out, list.tuple ? "(" : "[");
+  for (size_t i = 0; i < list.items.size(); ++i) {
+    if (i > 0) append(&out, ", ");
+    append(run, &out, repr(run, list.items[i]));
+  }
+  if (list.tuple && list.items.size() == 1) append(&out, ",");
+  append(&out, list.tuple ? ")" : "]");
+  return out;
+}
+
+Text dict_repr(Run& run, const Dict& dict) {
+  Text out;
+  append(&out, "{");
+  bool first = true;
+  for (const auto& [key, value] : dict.entries()) {
+    if (!std::exchange(first, false)) append(&out, ", ");
+    append(run, &out, text_repr(run, key));
+    append(&out, ": ");
+    append(run, &out, repr(run, value));
+  }
+  append(&out, "}");
+  return out;
+}
+
 }  // namespace
 
-void refuse(const Run& run, const char* what, const Value& left, const Value& right) {
+void fail_operands(const Run& run, const char* what, const Value& left, const Value& right) {
   for (const Value* value : {&left, &right}) {
     if (const auto* undefined = value->get<Undefined>()) run.fail("{}", undefined->what);
   }
@@ -64,7 +153,7 @@ Value attribute(Run& run, const Value& object, std::string_view name) {
   run.spend();
   if (const auto* undefined = object.get<Undefined>()) run.fail("{}", undefined->what);
   if (const Dict* dict = object.dict()) {
-    // Python's own attributes come first.
+    // In Python, attributes of dict come before its items.
     if (is_dict_method(name)) return Value(Method{std::string(name)});
     if (const Value* found = dict->find(name)) return *found;
   } else if (const Namespace* space = object.name_space()) {
@@ -95,7 +184,7 @@ Value item(Run& run, const Value& object, const Value& key) {
     const int64_t size = length_of(run, object);
     const int64_t at = *index < 0 ? *index + size : *index;
     if (at >= 0 && at < size) {
-      return like(run, *object.text(), sliced(run, *object.text(), at, at + 1, 1));
+      return with_markup_of(run, *object.text(), sliced(run, *object.text(), at, at + 1, 1));
     }
   }
   return Value(Undefined{fmt::format("{} has no such item", type_name(object))});
@@ -116,10 +205,10 @@ Value slice(Run& run, const Value& object, const Value& begin, const Value& end,
   };
   const int64_t from = position(begin, stride > 0 ? low : high);
   const int64_t to = position(end, stride > 0 ? high : low);
-  // In steps of at most the whole size, so that nothing overflows.
+  // At most the whole size, to avoid an overflow.
   const int64_t stride_used = std::clamp(stride, -size - 1, size + 1);
   if (const Text* text = object.text()) {
-    return like(run, *text, sliced(run, *text, from, to, stride_used));
+    return with_markup_of(run, *text, sliced(run, *text, from, to, stride_used));
   }
   std::vector<Value> items;
   for (int64_t i = from; stride > 0 ? i < to : i > to; i += stride_used) {
@@ -156,6 +245,14 @@ Text reversed(Run& run, const Text& text) {
   return sliced(run, text, static_cast<int64_t>(count_characters(text.bytes)) - 1, -1, -1);
 }
 
+std::vector<Value> pairs_of(Run& run, const Dict& dict) {
+  std::vector<Value> pairs;
+  for (const auto& [key, value] : dict.entries()) {
+    pairs.push_back(run.list({run.text(key), value}, /*tuple=*/true));
+  }
+  return pairs;
+}
+
 std::vector<Value> items_of(Run& run, const Value& value) {
   if (value.is_undefined()) return {};
   if (const List* list = value.list()) {
@@ -181,7 +278,7 @@ std::vector<Value> items_of(Run& run, const Value& value) {
     run.spend(64 * (generator->items.size() - next));
     return {generator->items.begin() + static_cast<ptrdiff_t>(next), generator->items.end()};
   }
-  run.fail("{} has nothing to go through", type_name(value));
+  run.fail("{} is not iterable", type_name(value));
 }
 
 int64_t length_of(Run& run, const Value& value) {
@@ -196,14 +293,14 @@ int64_t length_of(Run& run, const Value& value) {
   run.fail("{} has no length", type_name(value));
 }
 
-Value replaced(Run& run, const Text& text, const Text& from, const Text& to, int64_t most) {
+Value replace_checked(Run& run, const Text& text, const Text& from, const Text& to, int64_t most) {
   run.spend(text.bytes.size());
-  const size_t places =
+  const size_t most_matches =
       from.empty() ? text.bytes.size() + 1 : text.bytes.size() / from.bytes.size();
-  // The most it can become; both factors are bounded.
-  if (to.bytes.size() > 1 && places > 0) {
+  // Checks the size of the result if it is larger than the text; both factors are bounded.
+  if (to.bytes.size() > 1 && most_matches > 0) {
     run.check_size(text.bytes.size());
-    size_t found = places;
+    size_t found = most_matches;
     if (!from.empty()) {
       found = 0;
       for (size_t at = find_text(text.bytes, from.bytes); at != std::string::npos;
@@ -214,10 +311,10 @@ Value replaced(Run& run, const Text& text, const Text& from, const Text& to, int
     if (most >= 0) found = std::min(found, static_cast<size_t>(most));
     run.check_size(found * to.bytes.size());
   }
-  return like(run, text, replace(text, from.bytes, to, most));
+  return with_markup_of(run, text, replace(text, from.bytes, to, most));
 }
 
-Value like(Run& run, const Text& source, Text text) {
+Value with_markup_of(Run& run, const Text& source, Text text) {
   text.markup = source.markup;
   return run.text(std::move(text));
 }
@@ -231,6 +328,37 @@ int64_t to_index(Run& run, const Value& value, std::string_view what) {
 const Text& to_string(Run& run, const Value& value, std::string_view what) {
   if (value.text() == nullptr) run.fail("{} must be a string, got {}", what, type_name(value));
   return *value.text();
+}
+
+Text to_text(Run& run, const Value& value) {
+  if (const Text* text = value.text()) {
+    run.spend(text->bytes.size());
+    return *text;
+  }
+  return value.is_undefined() ? Text() : repr(run, value);
+}
+
+Text repr(Run& run, const Value& value) {
+  const Run::Level level(run);
+  run.spend();
+  if (const Text* text = value.text()) return text_repr(run, *text);
+  if (const List* list = value.list()) return list_repr(run, *list);
+  if (const Dict* dict = value.dict()) return dict_repr(run, *dict);
+  std::string plain;
+  if (value.is_undefined()) {
+    plain = "Undefined";
+  } else if (value.is_none()) {
+    plain = "None";
+  } else if (const auto* boolean = value.get<bool>()) {
+    plain = *boolean ? "True" : "False";
+  } else if (const auto* integer = value.get<int64_t>()) {
+    plain = fmt::format("{}", *integer);
+  } else if (const auto* real = value.get<double>()) {
+    plain = format_double(*real);
+  } else {
+    run.fail("{} cannot be printed", type_name(value));
+  }
+  return Text(plain, Origin::kTemplate);
 }
 
 }  // namespace recurve::jinja

@@ -1,7 +1,6 @@
-#include "server/text/jinja/parser.h"
-
 #include <initializer_list>
 
+#include "server/text/jinja/ast.h"
 #include "server/text/jinja/expression_parser.h"
 
 namespace recurve::jinja {
@@ -9,7 +8,7 @@ namespace {
 
 using Kind = Token::Kind;
 
-constexpr int kMaxTagDepth = 32;  // of tags in each other
+constexpr int kMaxTagDepth = 32;  // of nested tags
 
 std::set<std::string> macro_names(const std::vector<Token>& tokens) {
   std::set<std::string> names;
@@ -27,7 +26,7 @@ class Parser {
 
   Block run() {
     Block all = block({});
-    if (!tokens_.at(Kind::kEnd)) tokens_.fail("{{% {} %}} closes nothing", tokens_.now().value);
+    if (!tokens_.at(Kind::kEnd)) tokens_.fail("unexpected {{% {} %}}", tokens_.now().value);
     return all;
   }
 
@@ -47,15 +46,15 @@ class Parser {
   Target target();
   void end_tag(std::string_view name);
 
-  const std::set<std::string> macros_;  // all of the template: one may call a later one
+  const std::set<std::string> macros_;  // all of the template, since one may call a later one
   TokenReader tokens_;
   ExpressionParser expressions_;
   int depth_ = 0;
-  int scopes_ = 0;  // loops, macros and others around what is read
+  int scopes_ = 0;  // enclosing loops, macros and others
   int loops_ = 0;
 };
 
-// Up to {% name, with one of the names in `ends`; that name is the next token then.
+// Reads up to "{%" and one of the names in `ends`, which is the next token then.
 Block Parser::block(std::initializer_list<std::string_view> ends) {
   Block statements;
   while (!tokens_.at(Kind::kEnd)) {
@@ -72,16 +71,17 @@ Block Parser::block(std::initializer_list<std::string_view> ends) {
   return statements;
 }
 
-// The same behind the end of an opening tag.
+// Reads the end of an opening tag, and its block.
 Block Parser::inner_block(std::initializer_list<std::string_view> ends) {
   tokens_.expect_block_end();
-  if (++depth_ > kMaxTagDepth) tokens_.fail("tags are nested more than {} deep", kMaxTagDepth);
+  if (++depth_ > kMaxTagDepth)
+    tokens_.fail("tags are nested more than {} levels deep", kMaxTagDepth);
   Block statements = block(ends);
   --depth_;
   return statements;
 }
 
-// What is written somewhere else: no loop around it can be left or continued from within.
+// Reads a block from which {% break %} and {% continue %} cannot reach an enclosing loop.
 Block Parser::scoped_block(std::string_view end) {
   const int loops = std::exchange(loops_, 0);
   ++scopes_;
@@ -105,7 +105,7 @@ Statement Parser::statement() {
     tokens_.expect_print_end();
     return {line, std::move(print)};
   }
-  tokens_.take();  // kBlockBegin: the lexer gives nothing else between tags
+  tokens_.take();  // kBlockBegin: the only other token between tags
   return tag();
 }
 
@@ -129,12 +129,12 @@ Statement Parser::tag() {
     return {line, std::move(node)};
   }
   if (name == "break" || name == "continue") {
-    if (loops_ == 0) tokens_.fail("{{% {} %}} stands outside of a loop", name);
+    if (loops_ == 0) tokens_.fail("{{% {} %}} is outside of a loop", name);
     tokens_.expect_block_end();
     return name == "break" ? Statement{line, Break{}} : Statement{line, Continue{}};
   }
   if (name.starts_with("end") || name == "else" || name == "elif") {
-    tokens_.fail("{{% {} %}} closes nothing", name);
+    tokens_.fail("unexpected {{% {} %}}", name);
   }
   tokens_.fail("the tag {{% {} %}} is not supported", name);
 }
@@ -183,7 +183,7 @@ std::variant<Set, SetBlock> Parser::set_tag() {
   return node;
 }
 
-// Only where nothing can hide the names it uses, so that it needs no memory of where it was made.
+// Only outside of scopes, so that a macro needs no reference to the scope of its definition.
 Macro Parser::macro_tag() {
   if (scopes_ > 0) tokens_.fail("a macro inside of a loop or macro is not supported");
   Macro node{.name = tokens_.take_name()};
@@ -192,7 +192,7 @@ Macro Parser::macro_tag() {
     std::string name = tokens_.take_name();
     ExpressionPtr if_missing = tokens_.skip_operator("=") ? expressions_.expression() : nullptr;
     if (if_missing == nullptr && !node.parameters.empty() && node.parameters.back().second) {
-      tokens_.fail("the parameter '{}' without default stands behind one with", name);
+      tokens_.fail("the parameter '{}' without a default follows one with a default", name);
     }
     node.parameters.emplace_back(std::move(name), std::move(if_missing));
     if (!tokens_.skip_operator(",")) break;
@@ -220,7 +220,7 @@ Target Parser::target() {
     for (const std::string_view constant : {"true", "false", "none", "True", "False", "None"}) {
       if (name == constant) tokens_.fail("{} cannot be set", name);
     }
-    // What is known at once to be callable stays so.
+    // A name that is known to be callable stays callable.
     if (macros_.contains(name)) tokens_.fail("the macro '{}' cannot be set", name);
   }
   return target;

@@ -11,31 +11,30 @@
 
 namespace recurve::jinja {
 
-// A template in the part of Jinja that chat templates use, with the meaning it has in transformers'
-// apply_chat_template: Jinja's sandbox with trim_blocks, lstrip_blocks and loop controls, and
-// transformers' tojson, raise_exception, strftime_now and {% generation %}.
+// A template in the subset of Jinja that chat templates use. It has the meaning of transformers'
+// apply_chat_template: Jinja's sandbox with trim_blocks, lstrip_blocks and loop controls, and with
+// tojson, raise_exception, strftime_now and {% generation %}.
 //
-// Understood: text, {{ }}, comments, raw; if, for (with filter, else, break, continue), set (also
-// of blocks and namespace members), filter, macro at the top, generation; all literals and
-// operators but bitwise ones and % on strings; slices; the filters, tests, methods and functions
-// that the tables in filters.cc, list_filters.cc, predicates.cc, methods.cc and functions.cc name.
-// Integers have 64 bits.
+// Supported: text, {{ }}, comments, raw; if, for (with filter, else, break, continue), set (also
+// for blocks and namespace members), filter, macro at the top level, generation; all literals and
+// operators except bitwise ones and % on strings; slices; the filters, tests, methods and functions
+// in the tables of filters.cc, list_filters.cc, methods.cc and callables.cc. Integers have 64 bits.
 //
 // Constant after construction: render() may be called from any thread.
 class Template {
  public:
   using Variables = std::map<std::string, Value, std::less<>>;
-  // The first that has a name gives its value.
+  // A name has the value of the first that contains it.
   using Layers = std::vector<const Variables*>;
 
-  // Throws Error for what is not well formed or not understood.
+  // Throws Error for a template that is not well formed or not supported.
   explicit Template(std::string_view source);
   ~Template();
   Template(Template&&) noexcept;
 
-  // The text, and where its bytes come from. `now` is what strftime_now tells. Throws Error where
-  // the template fails, refuses what it is given, or exceeds the limits, and WorkUnwanted as `work`
-  // has it. A Variables value that holds a generator is used up.
+  // The text, and the origin of its bytes. `now` is the time of strftime_now. Throws Error if the
+  // template fails, calls raise_exception or exceeds the limits, and WorkUnwanted if `work` says
+  // so. A generator in the variables is exhausted.
   Text render(const Layers& variables, const std::tm& now, const Limits& limits = {},
               const WorkLimits& work = {}) const;
 

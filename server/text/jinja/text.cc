@@ -7,6 +7,7 @@
 #include <functional>
 #include <utility>
 
+#include "server/text/characters.h"
 #include "server/text/utf8.h"
 
 namespace recurve::jinja {
@@ -15,9 +16,9 @@ namespace {
 using CaseMap = utf8proc_int32_t (*)(utf8proc_int32_t);
 
 void append_mapped(const Text& text, const Character& c, CaseMap map, Text* out) {
-  utf8proc_uint8_t buffer[4];
-  const auto size = static_cast<size_t>(utf8proc_encode_char(map(c.code), buffer));
-  out->append(std::string_view(reinterpret_cast<const char*>(buffer), size), text.origin(c.begin));
+  std::string mapped;
+  append_utf8(static_cast<char32_t>(map(c.code)), mapped);
+  out->append(mapped, text.origin(c.begin));
 }
 
 bool is_cased(int32_t code) {
@@ -26,19 +27,19 @@ bool is_cased(int32_t code) {
          category == UTF8PROC_CATEGORY_LT;
 }
 
-// Which characters strip() takes.
+// The characters that strip() removes.
 std::function<bool(const Character&)> stripped(const Text& text,
                                                const std::optional<std::string>& of) {
   if (!of) return [](const Character& c) { return is_space(c.code); };
   return [&text, &of](const Character& c) {
     const auto character = std::string_view(text.bytes).substr(c.begin, c.end - c.begin);
-    return of->find(character) != of->npos;  // UTF-8: never in the middle of a character
+    return of->find(character) != of->npos;  // never within a character, since it is UTF-8
   };
 }
 
-// The first words, one more than `most` where there are more.
-std::vector<ByteSpan> words(const Text& text, size_t most) {
-  std::vector<ByteSpan> words;
+// The first `most` words, and one more if there are more.
+std::vector<ByteRange> words(const Text& text, size_t most) {
+  std::vector<ByteRange> words;
   bool inside = false;
   for (const Character& c : Characters(text.bytes)) {
     const bool space = is_space(c.code);
@@ -52,8 +53,8 @@ std::vector<ByteSpan> words(const Text& text, size_t most) {
   return words;
 }
 
-std::vector<ByteSpan> occurrences(std::string_view text, std::string_view of, int64_t most) {
-  std::vector<ByteSpan> found;
+std::vector<ByteRange> occurrences(std::string_view text, std::string_view of, int64_t most) {
+  std::vector<ByteRange> found;
   for (size_t at = find_text(text, of); at != text.npos && std::cmp_less(found.size(), most);
        at = find_text(text, of, at + of.size())) {
     found.push_back({at, at + of.size()});
@@ -61,11 +62,11 @@ std::vector<ByteSpan> occurrences(std::string_view text, std::string_view of, in
   return found;
 }
 
-// What lies between the spans.
-std::vector<Text> between(const Text& text, const std::vector<ByteSpan>& spans) {
+// The parts of a text between the ranges.
+std::vector<Text> between(const Text& text, const std::vector<ByteRange>& spans) {
   std::vector<Text> parts;
   size_t begin = 0;
-  for (const ByteSpan& span : spans) {
+  for (const ByteRange& span : spans) {
     parts.push_back(text.part(begin, span.begin));
     begin = span.end;
   }
@@ -73,18 +74,19 @@ std::vector<Text> between(const Text& text, const std::vector<ByteSpan>& spans) 
   return parts;
 }
 
-// The rest of a split at white space whose limit is reached keeps its inner spaces.
+// Splits at white space. If the limit is reached, the rest is one part with its inner spaces.
 std::vector<Text> split_words(const Text& text, int64_t most, bool from_right) {
   const size_t limit = most < 0 ? SIZE_MAX : static_cast<size_t>(most);
-  const std::vector<ByteSpan> all = words(text, from_right ? SIZE_MAX : limit);
+  const std::vector<ByteRange> all = words(text, from_right ? SIZE_MAX : limit);
   std::vector<Text> parts;
   if (all.size() <= limit) {
-    for (const ByteSpan& word : all) parts.push_back(text.part(word.begin, word.end));
+    for (const ByteRange& word : all) parts.push_back(text.part(word.begin, word.end));
   } else if (from_right) {
-    const size_t kept = all.size() - limit;
-    const Text head = text.part(0, all[kept - 1].end);
+    const size_t first = all.size() - limit;
+    const Text head = text.part(0, all[first - 1].end);
     parts.push_back(head);
-    for (size_t i = kept; i < all.size(); ++i) parts.push_back(text.part(all[i].begin, all[i].end));
+    for (size_t i = first; i < all.size(); ++i)
+      parts.push_back(text.part(all[i].begin, all[i].end));
     parts.front() = strip(head, Side::kRight);
   } else {
     for (size_t i = 0; i < limit; ++i) parts.push_back(text.part(all[i].begin, all[i].end));
@@ -178,11 +180,7 @@ Character character_at(std::string_view utf8, size_t begin) {
 }
 
 Character character_before(std::string_view utf8, size_t end) {
-  size_t begin = end - 1;
-  while (begin > 0 && end - begin < 4 && is_continuation(utf8[begin])) {
-    --begin;
-  }
-  return character_at(utf8, begin);
+  return character_at(utf8, characters_before(utf8, end, 1));
 }
 
 size_t find_text(std::string_view text, std::string_view what, size_t from) {
@@ -190,12 +188,6 @@ size_t find_text(std::string_view text, std::string_view what, size_t from) {
   const void* found = memmem(text.data() + from, text.size() - from, what.data(), what.size());
   return found == nullptr ? text.npos
                           : static_cast<size_t>(static_cast<const char*>(found) - text.data());
-}
-
-size_t count_characters(std::string_view utf8) {
-  return static_cast<size_t>(std::count_if(utf8.begin(), utf8.end(), [](char c) {
-    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-  }));
 }
 
 bool is_space(int32_t code) {
@@ -229,13 +221,13 @@ std::vector<Text> split(const Text& text, const std::optional<std::string>& sepa
 std::vector<Text> rsplit(const Text& text, const std::optional<std::string>& separator,
                          int64_t most) {
   if (!separator) return split_words(text, most, true);
-  std::vector<ByteSpan> at;
-  std::string_view left = text.bytes;  // from the right: occurrences may overlap
+  std::vector<ByteRange> at;
+  std::string_view rest = text.bytes;  // from the right, since occurrences may overlap
   while (most < 0 || at.size() < static_cast<size_t>(most)) {
-    const size_t found = left.rfind(*separator);
-    if (found == left.npos) break;
+    const size_t found = rest.rfind(*separator);
+    if (found == rest.npos) break;
     at.push_back({found, found + separator->size()});
-    left = left.substr(0, found);
+    rest = rest.substr(0, found);
   }
   std::reverse(at.begin(), at.end());
   return between(text, at);
@@ -258,7 +250,7 @@ std::vector<Text> splitlines(const Text& text, size_t most) {
 
 Text replace(const Text& text, std::string_view from, const Text& to, int64_t most) {
   Text out;
-  size_t done = 0, next = 0;  // in bytes: what has been copied, and where to look on
+  size_t done = 0, next = 0;  // in bytes: copied so far, and where the search continues
   for (int64_t i = 0; most < 0 || i < most; ++i) {
     const size_t at =
         next > text.bytes.size() ? text.bytes.npos : find_text(text.bytes, from, next);
@@ -266,7 +258,7 @@ Text replace(const Text& text, std::string_view from, const Text& to, int64_t mo
     out.append(text.part(done, at));
     out.append(to);
     done = next = at + from.size();
-    // Nothing stands in front of every character and at the end.
+    // An empty text matches before every character and at the end.
     if (from.empty()) next = at < text.bytes.size() ? character_at(text.bytes, at).end : at + 1;
   }
   out.append(text.part(done, text.bytes.size()));
@@ -320,7 +312,7 @@ Text title_filter(const Text& text) {
 
 Text indent(const Text& text, const Text& indention, bool first, bool blank) {
   Text with_end = text;
-  with_end.append("\n", Origin::kTemplate);  // as Jinja does: the last line may be empty
+  with_end.append("\n", Origin::kTemplate);  // as in Jinja, since the last line may be empty
   const std::vector<Text> lines = splitlines(with_end);
   Text out;
   for (size_t i = 0; i < lines.size(); ++i) {

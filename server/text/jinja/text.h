@@ -8,17 +8,19 @@
 #include <string_view>
 #include <vector>
 
+#include "server/text/utf8.h"
+
 namespace recurve::jinja {
 
-// Who wrote a byte: that decides whether it may be part of a control token.
+// Where a byte comes from, which decides whether it may be part of a control token.
 enum class Origin : char {
-  kTemplate,  // the template, or what the operator's files name (bos_token)
-  kMessage,   // the caller of the template: messages and tools
-  kMark,      // like kMessage, and to be found again in the output
-  kMark2,     // the same for another place
+  kTemplate,  // the template, or a file of the operator (bos_token)
+  kMessage,   // a client: messages and tools
+  kMark,      // a mark to find a position in the output; otherwise like kMessage
+  kMark2,     // a second mark
 };
 
-// Who wrote each byte of a text, in memory of the runs of bytes that one wrote.
+// The origin of each byte of a text, stored as runs of equal origin.
 class Origins {
  public:
   Origins() = default;
@@ -27,9 +29,9 @@ class Origins {
   size_t size() const { return end_; }  // in bytes
   Origin at(size_t byte) const;
   void append(size_t bytes, Origin origin);
-  void append(const Origins& other, size_t begin, size_t end);  // a part of the other's
-  // Calls of(begin, end, origin) for each run that lies in the part, in order. No two that follow
-  // each other are of one origin.
+  void append(const Origins& other, size_t begin, size_t end);  // part of another
+  // Calls of(begin, end, origin) for each run in the range, in order. Adjacent runs have different
+  // origins.
   template <typename Of>
   void for_each(size_t begin, size_t end, const Of& of) const;
 
@@ -40,17 +42,17 @@ class Origins {
   };
   std::vector<Run>::const_iterator run_of(size_t byte) const;  // end(): the last run
 
-  std::vector<Run> before_;  // all runs but the last: most texts have one
-  size_t end_ = 0;           // of the last
+  std::vector<Run> before_;  // all runs except the last: most texts have one run
+  size_t end_ = 0;           // of the last run
   Origin last_ = Origin::kTemplate;
 };
 
-// A string in UTF-8 that knows of each byte who wrote it. Positions that Python counts are
-// characters (code points), as in Python.
+// A string in UTF-8 with the origin of each byte. Methods of Python's str count characters (code
+// points).
 struct Text {
   Text() = default;
   Text(std::string_view text, Origin origin) : bytes(text), origins(text.size(), origin) {}
-  static Text take(std::string text, Origin origin);  // without another copy
+  static Text take(std::string text, Origin origin);  // without a copy
 
   void append(const Text& other);
   void append(std::string_view text, Origin origin);
@@ -60,8 +62,8 @@ struct Text {
 
   std::string bytes;  // valid UTF-8
   Origins origins;    // of `bytes`
-  // What the filter `safe` gives (markupsafe's Markup): a text that is joined to it by + is escaped
-  // as HTML. Kept by what says so, and by copies.
+  // The result of the filter `safe` (markupsafe's Markup): text added to it by + is escaped as
+  // HTML. Only copies and functions that mention it preserve it.
   bool markup = false;
 };
 
@@ -74,12 +76,6 @@ void Origins::for_each(size_t begin, size_t end, const Of& of) const {
   if (begin < end) of(begin, end, last_);
 }
 
-// A range of bytes.
-struct ByteSpan {
-  size_t begin;
-  size_t end;
-};
-
 // One character of a text.
 struct Character {
   int32_t code;
@@ -89,7 +85,7 @@ struct Character {
 Character character_at(std::string_view utf8, size_t begin);
 Character character_before(std::string_view utf8, size_t end);
 
-// All characters of a text, one after another: for (const Character& c : Characters(text)).
+// The characters of a text: for (const Character& c : Characters(text)).
 class Characters {
  public:
   struct Iterator {
@@ -106,28 +102,28 @@ class Characters {
  private:
   const std::string_view utf8_;
 };
-size_t count_characters(std::string_view utf8);
 bool is_space(int32_t code);  // Python's str.isspace
-// std::string_view::find(), in linear time whatever the texts are.
+// std::string_view::find() in linear time for any texts.
 size_t find_text(std::string_view text, std::string_view what, size_t from = 0);
 
-// The methods of Python's str, of the same names. Case is mapped character by character: the few
-// that become several (the German sharp s) or depend on their place (final sigma) do not.
+// The methods of Python's str of these names. Case is mapped character by character, without the
+// few mappings to several characters (the German sharp s) or that depend on the context (final
+// sigma).
 enum class Side { kLeft = 1, kRight = 2, kBoth = 3 };
 Text strip(const Text& text, Side side, const std::optional<std::string>& of = {});
 std::vector<Text> split(const Text& text, const std::optional<std::string>& separator,
-                        int64_t most);  // of cuts; < 0: no limit
+                        int64_t most);  // most splits; < 0: no limit
 std::vector<Text> rsplit(const Text& text, const std::optional<std::string>& separator,
                          int64_t most);
-std::vector<Text> splitlines(const Text& text, size_t most = SIZE_MAX);  // lines, then the rest
+std::vector<Text> splitlines(const Text& text,
+                             size_t most = SIZE_MAX);  // most lines, then the rest
 Text replace(const Text& text, std::string_view from, const Text& to, int64_t most);
 Text upper(const Text& text);
 Text lower(const Text& text);
 Text title(const Text& text);
 Text capitalize(const Text& text);
 
-// The same text with &, <, >, ' and " as HTML entities; what is markup stays as it is. The result
-// is markup.
+// The text with &, <, >, ' and " as HTML entities; unchanged if it is markup. The result is markup.
 Text escape_html(const Text& text);
 
 // Jinja's filters of these names.

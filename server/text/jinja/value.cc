@@ -91,7 +91,7 @@ std::optional<int64_t> as_integer(const Value& value) {
   return {};
 }
 
-// "123e-2" has digits "123" and exponent -2: as Python does, plain from 1e-4 to below 1e16.
+// As in Python, without an exponent from 1e-4 to below 1e16.
 std::string format_double(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";

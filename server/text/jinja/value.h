@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -14,29 +15,34 @@
 
 namespace recurve::jinja {
 
+// What is wrong with a template or its input, in one sentence that begins with the line.
+class Error : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 class Value;
 struct Macro;  // ast.h
 
-// A name, attribute or item that is not there. Prints as nothing; most other uses are errors.
+// An undefined name, attribute or item. Prints as an empty string; most other uses are errors.
 struct Undefined {
-  std::string what;  // "'x' is undefined", without more
+  std::string what;  // e.g. "'x' is undefined"
 };
 struct None {};
 
 struct List {
   std::vector<Value> items;
-  bool tuple = false;  // differs in how it prints
-  int nesting = 1;     // of lists, dicts and the like in each other, this included
+  bool tuple = false;  // prints differently
+  int nesting = 1;     // levels of values in values, including this
 };
 
-// What Jinja's lazy filters give: true whatever is in it, without length, gone once it was read.
+// The result of Jinja's lazy filters: always true, without a length, and can be read once.
 struct Generator {
   std::vector<Value> items;
   size_t next = 0;
   int nesting = 1;
 };
 
-// In the order of insertion.
+// A dict in the order of insertion.
 class Dict {
  public:
   using Entry = std::pair<Text, Value>;
@@ -46,17 +52,17 @@ class Dict {
   int nesting() const { return nesting_; }
 
  private:
-  static constexpr size_t kFew = 16;            // entries that are found without an index
-  size_t index_of(std::string_view key) const;  // the number of entries: none
+  static constexpr size_t kFew = 16;            // most entries without an index
+  size_t index_of(std::string_view key) const;  // the number of entries if there is none
 
   std::vector<Entry> entries_;
-  // In entries_, where there are more than a few. Ordered, not hashed: strangers choose the keys,
+  // Indices in entries_, if there are more than kFew. Not hashed, because clients choose the keys
   // and could choose ones that collide.
   std::map<std::string, size_t, std::less<>> index_;
   int nesting_ = 1;
 };
 
-// The one thing that a template can change; belongs to the run.
+// The only value that a template can change; owned by the run.
 struct Namespace {
   std::map<std::string, Value, std::less<>> members;
 };
@@ -70,13 +76,13 @@ struct Loop {
 
 enum class Builtin { kRange, kNamespace, kDict, kRaiseException, kStrftimeNow };
 
-// A method that is not called: true, defined, and nothing else can be done with it.
+// A method that is not called: true and defined, without other uses.
 struct Method {
   std::string name;
 };
 
-// Anything an expression can be. Constant once made, but for namespaces and generators; copies
-// share what is large.
+// The value of an expression. Constant, except namespaces and generators. Copies share large
+// values.
 class Value {
  public:
   using Variant = std::variant<Undefined, None, bool, int64_t, double, std::shared_ptr<const Text>,
@@ -93,7 +99,7 @@ class Value {
   static Value generator(std::vector<Value> items);
   static Value dict(Dict dict) { return Value(std::make_shared<const Dict>(std::move(dict))); }
 
-  // Null where it is of another type.
+  // Null for a value of another type.
   template <typename T>
   const T* get() const {
     return std::get_if<T>(&value_);
@@ -128,19 +134,19 @@ class Value {
   Variant value_;
 };
 
-// How many lists, dicts and the like are in each other: bounded by whoever makes them, or freeing
-// them might use up the stack.
+// The levels of values in values. Must be bounded where values are built, because freeing them is
+// recursive.
 int nesting(const Value& value);
 int nesting(const std::vector<Value>& items);  // of a list of them
 
-// "a string", "a list", ... for messages.
+// A type for messages: "a string", "a list", ...
 std::string type_name(const Value& value);
 
 // The value of a number, true and false included.
 double as_double(const Value& value);
-std::optional<int64_t> as_integer(const Value& value);  // nothing of another type
+std::optional<int64_t> as_integer(const Value& value);  // empty for another type
 
-// Python's repr() of a float: the shortest that reads back as the same.
+// Python's repr() of a float: the shortest text with the same value.
 std::string format_double(double value);
 
 }  // namespace recurve::jinja

@@ -15,9 +15,9 @@ namespace {
 
 constexpr size_t kLongText = 4096;
 
-// How many values each list and object of a JSON text has, in the order of their beginnings, of the
-// first `most`. Of what is no JSON, anything. All are built in memory of their exact size: one that
-// grows takes up to three times that, and an object would copy its values.
+// The number of values of each of the first `most` lists and objects of a JSON text, in order. For
+// invalid JSON the numbers are arbitrary. They allow to allocate the exact size: a list that grows
+// takes up to three times the memory, and an object copies its values when it grows.
 std::vector<uint32_t> sizes_of_lists(std::string_view text, size_t most_levels, size_t most) {
   std::vector<uint32_t> sizes;
   std::vector<size_t> open;  // in sizes
@@ -41,8 +41,8 @@ std::vector<uint32_t> sizes_of_lists(std::string_view text, size_t most_levels, 
   return sizes;
 }
 
-// Whether two members of an object have one name: one of the two.
-const std::string* name_said_twice(const ClientJson::object_t& members) {
+// A name that occurs twice in an object; null: none.
+const std::string* duplicate_name(const ClientJson::object_t& members) {
   std::vector<const std::string*> names;
   names.reserve(members.size());
   for (const auto& member : members) names.push_back(&member.first);
@@ -52,8 +52,8 @@ const std::string* name_said_twice(const ClientJson::object_t& members) {
   return twice == names.end() ? nullptr : *twice;
 }
 
-// Builds the value from the parser's events. nlohmann's own way to be asked about each of them goes
-// through a whole list again after each object in it.
+// Builds the value from the parser's events. (nlohmann's callback filter scans a whole list again
+// after each object in it.)
 class Builder final : public nlohmann::json_sax<ClientJson> {
  public:
   Builder(std::string_view what, std::string_view text, size_t most_levels, ValueBudget& budget,
@@ -73,7 +73,7 @@ class Builder final : public nlohmann::json_sax<ClientJson> {
   }
   bool number_float(double value, const std::string&) override { return add(value); }
   bool string(std::string& value) override {
-    if (value.size() >= kLongText) value.shrink_to_fit();  // the parser's own grows by doubling
+    if (value.size() >= kLongText) value.shrink_to_fit();  // its capacity may be twice its size
     return add(std::move(value));
   }
   bool binary(ClientJson::binary_t&) override { return false; }  // not in JSON
@@ -81,9 +81,9 @@ class Builder final : public nlohmann::json_sax<ClientJson> {
   bool start_object(size_t) override { return open(ClientJson::object()); }
   bool end_object() override {
     const auto& members = *open_.back()->get_ptr<ClientJson::object_t*>();
-    if (const std::string* twice = members.size() > 1 ? name_said_twice(members) : nullptr) {
+    if (const std::string* twice = members.size() > 1 ? duplicate_name(members) : nullptr) {
       const std::string shown = cut(*twice);
-      throw JsonRefused(fmt::format("{} must be said once, and is said twice", shown), shown);
+      throw JsonRefused(fmt::format("{} must be given once, got it twice", shown), shown);
     }
     return close();
   }
@@ -94,7 +94,7 @@ class Builder final : public nlohmann::json_sax<ClientJson> {
       const auto field = std::ranges::find(id_fields_, name);
       id_field_ = field == id_fields_.end() ? std::string_view() : *field;
     }
-    // Not by its own way, which looks through all names for each.
+    // Not by operator[], which compares all names.
     auto& members = *open_.back()->get_ptr<ClientJson::object_t*>();
     members.emplace_back(std::move(name), nullptr);
     member_ = &members.back().second;
@@ -108,11 +108,11 @@ class Builder final : public nlohmann::json_sax<ClientJson> {
   ClientJson take() { return std::move(value_); }
 
  private:
-  // Before it takes memory.
+  // Counts a value before it takes memory.
   void count() {
     if (budget_.left == 0) {
       throw TooManyValues(
-          fmt::format("{} must have at most {} values beside lists of token ids, got more", what_,
+          fmt::format("{} must have at most {} values except token ids in lists, got more", what_,
                       budget_.most));
     }
     --budget_.left;
@@ -143,7 +143,7 @@ class Builder final : public nlohmann::json_sax<ClientJson> {
     return true;
   }
 
-  // Whether what is open is the list of a field of ids, or a list in it.
+  // Whether the innermost open list is that of a field of ids, or a list in it.
   bool may_hold_ids() const {
     const size_t levels = open_.size();
     return !id_field_.empty() && levels >= 2 && levels <= 3 &&
@@ -165,21 +165,22 @@ class Builder final : public nlohmann::json_sax<ClientJson> {
     ids.insert(ids.end(), bytes, bytes + sizeof value);
     return true;
   }
-  // Where it stands from now on: a list grows at its end alone, and what is open is at the end.
+  // Stores a value. Its address is stable while it is open: lists grow only at the end, where the
+  // open value is.
   ClientJson* put(ClientJson value) {
-    ClientJson* place = &value_;
+    ClientJson* stored = &value_;
     if (!open_.empty() && open_.back()->is_binary()) {
       throw JsonRefused(
           fmt::format("{} must be a list of token ids, got {}", id_field_, value.type_name()),
           std::string(id_field_));
     }
     if (!open_.empty() && open_.back()->is_array()) {
-      place = &open_.back()->emplace_back();
+      stored = &open_.back()->emplace_back();
     } else if (!open_.empty()) {
-      place = member_;
+      stored = member_;
     }
-    *place = std::move(value);
-    return place;
+    *stored = std::move(value);
+    return stored;
   }
 
   const std::string_view what_;
@@ -187,12 +188,12 @@ class Builder final : public nlohmann::json_sax<ClientJson> {
   const std::span<const std::string_view> id_fields_;
   ValueBudget& budget_;
   const std::vector<uint32_t> sizes_;  // of the lists and objects
-  size_t lists_ = 0;                   // and objects, that have begun
-  size_t values_ = 0;                  // of what was opened last
+  size_t lists_ = 0;                   // lists and objects that have begun
+  size_t values_ = 0;                  // of the list or object that began last
   std::string_view id_field_;  // the member of the outermost object, if it is one of id_fields_
   ClientJson value_;
   std::vector<ClientJson*> open_;
-  ClientJson* member_ = nullptr;  // of the object that is open, by the name that was said last
+  ClientJson* member_ = nullptr;  // of the open object, with its last name
 };
 
 }  // namespace

@@ -2,12 +2,16 @@
 
 #include <fmt/core.h>
 
+#include <fstream>
 #include <limits>
 #include <stdexcept>
 
-#include "server/text/unsupported.h"
-
 namespace recurve {
+namespace {
+
+constexpr uintmax_t kMaxFileBytes = 128u << 20;  // public models have up to 35 MB
+
+}  // namespace
 
 std::string brief(const nlohmann::json& value) {
   if (value.is_structured()) return fmt::format("an {} of {}", value.type_name(), value.size());
@@ -69,8 +73,7 @@ int32_t Fields::get_id(const std::string& key) {
 void Fields::must_be_neutral(const std::string& key, const Json& neutral) {
   const Json* value = find(key);
   if (value == nullptr || *value == neutral) return;
-  throw UnsupportedTokenizer(
-      fmt::format("{}.{} = {} is not supported", where_, key, brief(*value)));
+  unsupported(key);
 }
 
 void Fields::finish() const {
@@ -81,11 +84,39 @@ void Fields::finish() const {
   }
 }
 
-void Fields::bad(const std::string& key, const std::string& wanted) const {
+void Fields::bad(const std::string& key, const std::string& expected) const {
   const auto found = object_->find(key);
   throw std::runtime_error(
-      fmt::format("{}.{} must be {}, found {}", where_, key, wanted,
+      fmt::format("{}.{} must be {}, found {}", where_, key, expected,
                   found == object_->end() ? std::string("nothing") : brief(*found)));
+}
+
+void Fields::unsupported(const std::string& key) const {
+  throw UnsupportedTokenizer(
+      fmt::format("{}.{} = {} is not supported", where_, key, brief(object_->at(key))));
+}
+
+void Fields::check_chain(size_t steps) const {
+  constexpr size_t kMost = 64;
+  if (steps < kMost) return;
+  throw UnsupportedTokenizer(
+      fmt::format("{} is a chain of more than {} steps, which is not supported", where_, kMost));
+}
+
+std::string read_text_file(const std::filesystem::path& path) {
+  std::error_code error;
+  const uintmax_t size = std::filesystem::file_size(path, error);
+  if (error) throw std::runtime_error(fmt::format("{}: {}", path.string(), error.message()));
+  if (size > kMaxFileBytes) {
+    throw std::runtime_error(fmt::format("{}: a tokenizer file has at most {} bytes, found {}",
+                                         path.string(), kMaxFileBytes, size));
+  }
+  std::string text(size, '\0');
+  std::ifstream file(path, std::ios::binary);
+  if (!file.read(text.data(), static_cast<std::streamsize>(size))) {
+    throw std::runtime_error(fmt::format("{}: cannot be read", path.string()));
+  }
+  return text;
 }
 
 }  // namespace recurve

@@ -8,9 +8,9 @@ namespace {
 
 using Symbol = BpeMerger::Workspace::Symbol;
 
-// Symbols of a window, to begin with: what the nearest cache holds with its heap.
+// Symbols of the first windows: with their heap they fit in the L1 cache.
 constexpr size_t kMergeWindow = 512;
-// How many of its ids the next window begins with.
+// How many ids of a window the next one begins with.
 constexpr int kOverlap = 16;
 
 uint64_t pair_of(int32_t left, int32_t right) {
@@ -21,7 +21,7 @@ Symbol& at(BpeMerger::Workspace& work, int32_t index) {
   return work.symbols[static_cast<size_t>(index)];
 }
 
-// Where the last kOverlap ids of a merged window begin; 0 if it has no more than them.
+// The symbol at which the last kOverlap ids of a merged window begin; 0 if it has no more ids.
 int32_t overlap_begin(BpeMerger::Workspace& work) {
   auto index = static_cast<int32_t>(work.symbols.size()) - 1;
   while (at(work, index).id < 0) --index;
@@ -29,7 +29,7 @@ int32_t overlap_begin(BpeMerger::Workspace& work) {
   return index;
 }
 
-// The ids in front of symbol `end`; -1: all. The first symbol is never merged away, only into.
+// The ids before symbol `end`; -1: all. The first symbol is always the left one of a merge.
 void append_ids(BpeMerger::Workspace& work, int32_t end, std::vector<int32_t>& out) {
   if (work.symbols.empty()) return;
   for (int32_t i = 0; i != end; i = at(work, i).next) out.push_back(at(work, i).id);
@@ -50,11 +50,11 @@ void BpeMerger::merge(SymbolSource& word, Workspace& work, const WorkLimits& lim
   }
 }
 
-// False if windows of `size` symbols are too narrow.
+// False if windows of `size` symbols are too narrow (see merge()).
 bool BpeMerger::merge_in_windows(SymbolSource& word, size_t size, Workspace& work,
                                  const WorkLimits& limits, std::vector<int32_t>& out) const {
   work.window.clear();
-  int32_t overlap = -1;  // the id that the window must begin with
+  int32_t overlap = -1;  // the id with which the window must begin
   while (true) {
     const bool more = word.read(size, &work.window);
     merge_window(work);
@@ -65,7 +65,7 @@ bool BpeMerger::merge_in_windows(SymbolSource& word, size_t size, Workspace& wor
     limits.check(out.size());
     if (!more) return true;
     overlap = at(work, end).id;
-    // Where the overlap is most of a window, most is merged twice.
+    // A larger window if the overlap, which is merged twice, is much of it.
     if (work.window.size() - static_cast<size_t>(end) > size / 4) size *= 4;
     work.window.erase(work.window.begin(), work.window.begin() + end);
   }
@@ -79,19 +79,19 @@ void BpeMerger::merge_window(Workspace& work) const {
   for (int32_t i = 0; i < n; ++i) {
     at(work, i) = {work.window[static_cast<size_t>(i)], i - 1, i + 1 < n ? i + 1 : -1, -1, -1};
   }
-  for (int32_t i = 0; i + 1 < n; ++i) offer(i, work);
+  for (int32_t i = 0; i + 1 < n; ++i) push_pair(i, work);
   while (work.next < work.sorted.size() || !work.heap.empty()) {
-    const uint64_t least = take_least(work);
+    const uint64_t least = pop_least(work);
     const auto rank = static_cast<int32_t>(least >> 32);
     const auto left = static_cast<int32_t>(least & 0xFFFFFFFF);
-    if (at(work, left).rank != rank) continue;  // one of the two is another by now
-    apply(left, work);
-    offer(left, work);
-    if (at(work, left).prev >= 0) offer(at(work, left).prev, work);
+    if (at(work, left).rank != rank) continue;  // one of the two has been merged since
+    merge_pair(left, work);
+    push_pair(left, work);
+    if (at(work, left).prev >= 0) push_pair(at(work, left).prev, work);
   }
 }
 
-// Sets the rule for the symbol and the next.
+// Sets the merge of the symbol and the next.
 void BpeMerger::look_up(int32_t left, Workspace& work) const {
   Symbol& symbol = at(work, left);
   const Rule* rule = nullptr;
@@ -100,16 +100,16 @@ void BpeMerger::look_up(int32_t left, Workspace& work) const {
   symbol.merged = rule == nullptr ? -1 : rule->merged;
 }
 
-void BpeMerger::offer(int32_t left, Workspace& work) const {
+void BpeMerger::push_pair(int32_t left, Workspace& work) const {
   look_up(left, work);
   if (at(work, left).rank < 0) return;
   work.heap.push_back(pair_of(at(work, left).rank, left));
   std::push_heap(work.heap.begin(), work.heap.end(), std::greater<>());
 }
 
-// One of sorted pairs costs less than one of a heap, and where a word repeats itself all come in
-// order.
-uint64_t BpeMerger::take_least(Workspace& work) {
+// A sorted pair costs less to take than one from a heap, and the pairs of a repetitive word are
+// added in order.
+uint64_t BpeMerger::pop_least(Workspace& work) {
   if (work.next == work.sorted.size()) {
     work.sorted.swap(work.heap);
     work.heap.clear();
@@ -127,7 +127,7 @@ uint64_t BpeMerger::take_least(Workspace& work) {
   return least;
 }
 
-void BpeMerger::apply(int32_t left_index, Workspace& work) {
+void BpeMerger::merge_pair(int32_t left_index, Workspace& work) {
   Symbol& left = at(work, left_index);
   Symbol& right = at(work, left.next);
   left.id = left.merged;

@@ -9,52 +9,51 @@
 
 namespace recurve {
 
-// The symbols of a word, from its beginning and as often as they are asked for.
+// The symbols of one word, which can be read several times.
 class SymbolSource {
  public:
   virtual ~SymbolSource() = default;
-  // Appends the ids of symbols that come next, until `symbols` has `size` or the word has ended;
-  // false if it has.
+  // Appends the ids of the next symbols, up to `size` in `symbols`; false at the end of the word.
   virtual bool read(size_t size, std::vector<int32_t>* symbols) = 0;
   virtual void rewind() = 0;
 };
 
-// Byte pair encoding: of all neighbours that have a merge rule, the pair of lowest rank (the
-// leftmost of equals) becomes one symbol, until no rule applies (Sennrich et al. 2016, algorithm
-// 1).
+// Byte pair encoding: of all adjacent pairs that have a merge rule, the pair of lowest rank (the
+// leftmost of equals) is merged into one symbol, until no rule applies (Sennrich et al. 2016,
+// algorithm 1).
 class BpeMerger {
  public:
-  // What merge() works in; kept by the caller so that words reuse the memory.
+  // Scratch memory of merge(), which the caller reuses from word to word.
   struct Workspace {
     struct Symbol {
       int32_t id;      // -1: merged away
       int32_t prev;    // index in symbols, -1: none
-      int32_t next;    // likewise
-      int32_t rank;    // of the rule for this symbol and the next; -1: there is none
-      int32_t merged;  // what that rule makes of them
+      int32_t next;    // index in symbols, -1: none
+      int32_t rank;    // of the merge of this symbol and the next; -1: none
+      int32_t merged;  // the id of that merge
     };
     std::vector<int32_t> window;
     std::vector<Symbol> symbols;
-    // Pairs that may be merged, as rank << 32 | index of the left symbol: those from sorted[next]
-    // on, least first, and in a heap those that have come since.
+    // Pairs to merge, as rank << 32 | index of the left symbol: in order from sorted[next] on, and
+    // in a heap those added since.
     std::vector<uint64_t> sorted;
     size_t next = 0;
     std::vector<uint64_t> heap;
   };
 
-  // The pair (left, right) becomes `merged`. A rule for the same pair replaces the earlier one.
+  // Merges the pair (left, right) into `merged`. A later rule for a pair replaces an earlier one.
   void add_rule(int32_t left, int32_t right, int32_t rank, int32_t merged);
   size_t rules() const { return rules_.size(); }
 
-  // Merges the symbols of one word and appends the ids that remain.
+  // Merges the symbols of one word and appends the resulting ids.
   //
-  // A long word is merged in windows, in memory that does not grow with it: the last ids of a
-  // window are merged again with what follows. If the first of them comes out again, then all is as
-  // if the whole word had been merged at once. For a sequence of ids is the result of BPE just if
-  // any two neighbours in it are the result for their own symbols: the first merge across a border
-  // of the sequence would be the first across it in those two symbols' own run as well, since a
-  // merge sees its own two symbols only. If it does not, wider windows are tried.
-  // Time is O(n log n) at most, for n symbols, and nearly always O(n).
+  // A long word is merged in windows, in memory that does not grow with it: the symbols of the last
+  // ids of a window (the overlap) are merged again at the beginning of the next. If the first of
+  // these ids is the same again, the result equals that for the whole word: a sequence of ids is
+  // the result of BPE if and only if every two adjacent ids are the result for their own symbols,
+  // because a merge depends on its own two symbols only, so that the first merge across a boundary
+  // in the sequence would also be the first in the two ids' symbols alone. Otherwise wider windows
+  // are tried. Time for n symbols is at most O(n log n), and nearly always O(n).
   void merge(SymbolSource& word, Workspace& work, const WorkLimits& limits,
              std::vector<int32_t>& out) const;
 
@@ -68,9 +67,9 @@ class BpeMerger {
                         std::vector<int32_t>& out) const;
   void merge_window(Workspace& work) const;
   void look_up(int32_t left, Workspace& work) const;
-  void offer(int32_t left, Workspace& work) const;
-  static uint64_t take_least(Workspace& work);
-  static void apply(int32_t left, Workspace& work);
+  void push_pair(int32_t left, Workspace& work) const;
+  static uint64_t pop_least(Workspace& work);
+  static void merge_pair(int32_t left, Workspace& work);
 
   FlatTable<Rule> rules_;  // left id << 32 | right id
 };

@@ -22,7 +22,7 @@ BpeModel::BpeModel(Parts parts) : parts_(std::move(parts)) {
 
 int32_t BpeModel::id_of(char32_t c) const { return c < id_of_.size() ? id_of_[c] : -1; }
 
-// The tokens of a character's bytes, if each has one.
+// Appends the tokens of a character's bytes if each has one.
 bool BpeModel::append_fallback(std::string_view character, std::vector<int32_t>* symbols) const {
   if (parts_.byte_level) return false;
   const auto id = [&](char byte) { return parts_.byte_ids[static_cast<unsigned char>(byte)]; };
@@ -33,8 +33,8 @@ bool BpeModel::append_fallback(std::string_view character, std::vector<int32_t>*
   return true;
 }
 
-// A word's symbols before any merge, as BPE::merge_word of `tokenizers` has them. An unknown one
-// waits for what is known, past bytes that other characters have fallen back to.
+// A word's symbols before any merge, in the order of BPE::merge_word of `tokenizers`: an unknown
+// symbol is added before the next known one, after the fallback bytes of characters between them.
 class BpeModel::Symbols final : public SymbolSource {
  public:
   Symbols(const BpeModel& model, std::string_view word) : model_(model), word_(word) {}
@@ -97,14 +97,14 @@ bool BpeModel::joins_symbols() const {
   return parts_.merger.rules() > 0 || !parts_.whole_words.empty() || parts_.unknown.has_value();
 }
 
-// Merges join what stands side by side in a token. Characters that are no token are never at a
-// border: some are left out, and those at their sides become neighbours.
-bool BpeModel::is_border(char32_t before, char32_t here) const {
+// Merges join characters that are adjacent in a token. There is no boundary at characters that are
+// not tokens: if one is dropped, the characters around it become adjacent.
+bool BpeModel::is_boundary(char32_t before, char32_t here) const {
   return !parts_.byte_level && id_of(before) >= 0 && id_of(here) >= 0 &&
          !parts_.neighbours.contains(uint64_t{before} << 32 | here);
 }
 
-// Counts those bytes that occur in UTF-8: C0, C1 and F5-FF do not.
+// The bytes without a token, of those that occur in UTF-8: C0, C1 and F5-FF do not.
 int BpeModel::missing_bytes() const {
   int missing = 0;
   for (size_t byte = 0; byte < 0xF5; ++byte) {

@@ -15,22 +15,22 @@
 
 namespace recurve {
 
-// The BPE model of Hugging Face's `tokenizers`: a word's symbols, its bytes or its characters,
-// become ids, which are merged. A symbol that is no token becomes its bytes' tokens, or the unknown
-// id, or is left out.
+// The BPE model of Hugging Face's `tokenizers`: the symbols of a word (its bytes or its characters)
+// become ids, which are merged. A symbol that is not a token becomes the tokens of its bytes, or
+// the unknown id, or is dropped.
 class BpeModel final : public WordModel {
  public:
   struct Parts {
     bool byte_level = true;
-    // [byte]: its token, -1: none. Of characters: what they fall back to.
+    // [byte]: its token, -1: none. For a model of characters, the byte fallback.
     std::array<int32_t, 256> byte_ids = no_bytes();
-    std::unordered_map<char32_t, int32_t> character_ids;  // of characters only
+    std::unordered_map<char32_t, int32_t> character_ids;  // not if byte_level
     BpeMerger merger;
     std::optional<int32_t> unknown;
-    bool fuse_unknown = false;  // neighbours that are unknown are one id
-    // Pairs of characters that stand side by side in a token, left << 32 | right.
+    bool fuse_unknown = false;  // adjacent unknown symbols become one id
+    // Pairs of characters that are adjacent in a token, left << 32 | right.
     std::unordered_set<uint64_t> neighbours;
-    // A word that is one of these is not put together by merges.
+    // Words that become one id without merges (ignore_merges).
     std::unordered_map<std::string, int32_t> whole_words;
   };
   static constexpr std::array<int32_t, 256> no_bytes() {
@@ -43,7 +43,7 @@ class BpeModel final : public WordModel {
 
   std::unique_ptr<WordEncoder> encoder() const override;
   bool joins_symbols() const override;
-  bool is_border(char32_t before, char32_t here) const override;
+  bool is_boundary(char32_t before, char32_t here) const override;
   std::string kind() const override;
   std::string details() const override;
 

@@ -8,20 +8,20 @@
 
 namespace recurve {
 
-// A map from 64-bit keys below 2^64 - 1 that is built once and then asked many times: open
-// addressing in one array of a power of two, at most half full.
+// A hash map from 64-bit keys below 2^64 - 1 that is built once and then searched many times: open
+// addressing in one array whose size is a power of two, at most half full.
 template <class Value>
 class FlatTable {
  public:
   size_t size() const { return size_; }
 
-  // Null if the key is not there.
+  // Null if there is no such key.
   const Value* find(uint64_t key) const {
     if (slots_.empty()) return nullptr;
     const Slot& slot = slots_[slot_of(key)];
     return slot.key == key ? &slot.value : nullptr;
   }
-  // The value of the key, which is made of nothing if it is not there. Valid until the next call.
+  // The value of the key, which is added if there is none. Valid until the next call.
   Value& operator[](uint64_t key) {
     if (2 * (size_ + 1) > slots_.size()) grow();
     Slot& slot = slots_[slot_of(key)];
@@ -39,7 +39,7 @@ class FlatTable {
     Value value{};
   };
 
-  // The slot of the key, or the free one where it belongs.
+  // The slot of the key, or the free slot for it.
   size_t slot_of(uint64_t key) const {
     const size_t mask = slots_.size() - 1;
     const uint64_t mixed = key * 0x9E3779B97F4A7C15u;

@@ -9,19 +9,18 @@
 
 namespace recurve {
 
-// Byte strings with a number each, to be found at a place of a text: nodes are walked byte by byte.
-// Constant after the last add().
+// A prefix tree of byte strings, each with a number. Constant after the last add().
 class Trie {
  public:
   static constexpr int32_t kRoot = 0;
-  static constexpr int32_t kNone = -1;  // no node; no number
+  static constexpr int32_t kNone = -1;  // no node, or no number
 
-  // A name that is there already keeps its first number, and false is returned. `number` >= 0.
-  bool add(std::string_view name, int32_t number) {
+  // False, without a change, if there is such a string already. `number` >= 0.
+  bool add(std::string_view text, int32_t number) {
     int32_t node = kRoot;
-    for (const char c : name) {
+    for (const char c : text) {
       int32_t& child = children_[key(node, c)];
-      if (child == 0) {  // nothing leads back to the root
+      if (child == 0) {  // a new entry: the root is not a child
         child = static_cast<int32_t>(numbers_.size());
         numbers_.push_back(kNone);
       }
@@ -32,13 +31,31 @@ class Trie {
     return true;
   }
 
-  // The node behind `node` and a byte, or kNone.
+  // The child of `node` for a byte, or kNone.
   int32_t next(int32_t node, char byte) const {
     const int32_t* child = children_.find(key(node, byte));
     return child == nullptr ? kNone : *child;
   }
-  // The number of the name that ends at the node, or kNone.
+  // The number of the string that ends at the node, or kNone.
   int32_t number(int32_t node) const { return numbers_[static_cast<size_t>(node)]; }
+
+  // The longest string that `text` begins with.
+  struct Match {
+    size_t bytes = 0;  // 0: none
+    int32_t number = kNone;
+    bool open = false;  // with more text, a longer string may match
+  };
+  // `node`: where to begin; the strings below it are those without its prefix.
+  Match longest(std::string_view text, int32_t node = kRoot) const {
+    Match match;
+    for (size_t i = 0; i < text.size(); ++i) {
+      node = next(node, text[i]);
+      if (node == kNone) return match;
+      if (number(node) != kNone) match = {i + 1, number(node)};
+    }
+    match.open = true;
+    return match;
+  }
 
  private:
   static uint64_t key(int32_t node, char byte) {

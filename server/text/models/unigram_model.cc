@@ -9,11 +9,11 @@
 namespace recurve {
 namespace {
 
-// Bytes of a word after which the pieces that are certain are given out.
+// Bytes of a word after which the pieces that are certain are emitted.
 constexpr size_t kBlockBytes = 16 << 10;
-// Bytes of a word after which sums begin anew, as far as they are equal for all that follows: those
-// in single precision are no longer any without it. SentencePiece itself has no such words.
-constexpr size_t kSummedBytes = 256 << 10;
+// Bytes of a word after which the sum of the current position is subtracted from all, because sums
+// in single precision lose the scores otherwise. SentencePiece itself has no such long words.
+constexpr size_t kRebaseBytes = 256 << 10;
 
 }  // namespace
 
@@ -32,76 +32,77 @@ UnigramModel::UnigramModel(const std::vector<Piece>& pieces, const Unknown& unkn
   }
 }
 
-// One word at a time. ways_[i] is the last piece of the best way to its byte begin_ + i, and what
-// lies before begin_ has been given out. A place takes four bytes, since there are words of
-// megabytes in which nothing is certain before their end; scores are kept only as far as a piece
-// may reach.
+// One word at a time. last_pieces_[i] is the last piece of the best path to byte begin_ + i of the
+// word, and the pieces before begin_ have been emitted. A position takes four bytes, because in
+// some words of megabytes nothing is certain before the end; scores are stored only for the
+// positions that one piece can reach.
 class UnigramModel::Encoder final : public WordEncoder {
  public:
   explicit Encoder(const UnigramModel& model) : model_(model), scores_(model.longest_ + 1) {}
 
   void encode(std::string_view word, const WorkLimits& limits, std::vector<int32_t>& ids) override {
     word_ = word;
-    begin_ = summed_from_ = 0;
+    begin_ = rebased_at_ = 0;
     unknown_begin_ = unknown_end_ = 0;
-    ways_.assign(1, kNoWay);
+    last_pieces_.assign(1, kNone);
     score(0) = 0;
     size_t check = kBlockBytes;
     for (size_t at = 0; at < word.size();) {
       if (at - begin_ >= check) {
         limits.check(ids.size());
-        give_out(certain(at), ids);
-        if (model_.precision_ == Precision::kSingle) begin_sums(at);
+        emit(last_common(at), ids);
+        if (model_.precision_ == Precision::kSingle) rebase(at);
         check = std::max(kBlockBytes, 2 * (at - begin_));
       }
       at += extend(at);
     }
-    give_out(word.size(), ids);
+    emit(word.size(), ids);
     flush_unknown(ids);
     limits.check(ids.size());
   }
 
  private:
-  static constexpr int32_t kNoWay = -1;
+  static constexpr int32_t kNone = -1;
 
-  int32_t& way(size_t at) { return ways_[at - begin_]; }
-  // Of the best way to byte `at`; of the places that a piece reaches from the one gone on from.
+  int32_t& last_piece(size_t at) { return last_pieces_[at - begin_]; }
+  // Of the best path to byte `at`, which is within longest_ of the current position.
   double& score(size_t at) { return scores_[at % scores_.size()]; }
-  // Of the last piece of the best way to byte `at`, in bytes.
+  // Of the last piece of the best path to byte `at`, in bytes.
   size_t length(size_t at) {
-    if (way(at) != model_.unknown_.id) return model_.lengths_[static_cast<size_t>(way(at))];
-    size_t bytes = 1;
-    while (is_continuation(word_[at - bytes])) ++bytes;
-    return bytes;
+    if (last_piece(at) != model_.unknown_.id)
+      return model_.lengths_[static_cast<size_t>(last_piece(at))];
+    return at - characters_before(word_, at, 1);
   }
 
-  // Goes on from byte `at` with every piece that begins there; the bytes of the character there.
+  // Extends the best path to byte `at` by every piece that begins there. Returns the size of the
+  // character there.
   size_t extend(size_t at) {
     const size_t character = first_code_point(word_.substr(at)).bytes;
     const size_t most = std::min(word_.size() - at, model_.longest_);
-    if (ways_.size() <= at + most - begin_) ways_.resize(at + most - begin_ + 1, kNoWay);
+    if (last_pieces_.size() <= at + most - begin_)
+      last_pieces_.resize(at + most - begin_ + 1, kNone);
     const double here = score(at);
     bool single = false;
-    int32_t place = Trie::kRoot;
+    int32_t node = Trie::kRoot;
     for (size_t length = 1; length <= most; ++length) {
-      place = model_.trie_.next(place, word_[at + length - 1]);
-      if (place == Trie::kNone) break;
-      const int32_t id = model_.trie_.number(place);
+      node = model_.trie_.next(node, word_[at + length - 1]);
+      if (node == Trie::kNone) break;
+      const int32_t id = model_.trie_.number(node);
       if (id == Trie::kNone) continue;
-      offer(at + length, here + model_.scores_[static_cast<size_t>(id)], id);
+      add_path(at + length, here + model_.scores_[static_cast<size_t>(id)], id);
       single |= length == character;
     }
     if (!single) {
-      offer(at + character, rounded(here + model_.unknown_.score), model_.unknown_.id);
+      add_path(at + character, rounded(here + model_.unknown_.score), model_.unknown_.id);
     }
     return character;
   }
 
-  // A way to byte `end` by a piece. SentencePiece compares a sum that is not
-  // rounded yet with one that is, except for unknown characters.
-  void offer(size_t end, double sum, int32_t id) {
-    if (way(end) != kNoWay && sum <= score(end)) return;
-    way(end) = id;
+  // A path to byte `end` whose last piece is `id`. SentencePiece compares a sum before rounding
+  // with a rounded one, except for unknown characters.
+  void add_path(size_t end, double sum, int32_t id) {
+    if (last_piece(end) != kNone && sum <= score(end)) return;
+    last_piece(end) = id;
     score(end) = rounded(sum);
   }
 
@@ -109,41 +110,42 @@ class UnigramModel::Encoder final : public WordEncoder {
     return model_.precision_ == Precision::kSingle ? static_cast<float>(sum) : sum;
   }
 
-  // The last place that every way through byte `at`, or past it, goes through.
-  size_t certain(size_t at) {
-    std::set<size_t> ways;
-    for (size_t end = at; end < begin_ + ways_.size(); ++end) {
-      if (end == begin_ || way(end) != kNoWay) ways.insert(end);
+  // The last position that all best paths to byte `at` and beyond have in common.
+  size_t last_common(size_t at) {
+    std::set<size_t> positions;
+    for (size_t end = at; end < begin_ + last_pieces_.size(); ++end) {
+      if (end == begin_ || last_piece(end) != kNone) positions.insert(end);
     }
-    while (ways.size() > 1) {
-      const size_t last = *ways.rbegin();
-      ways.erase(last);
-      if (last > begin_) ways.insert(last - length(last));
+    while (positions.size() > 1) {
+      const size_t last = *positions.rbegin();
+      positions.erase(last);
+      if (last > begin_) positions.insert(last - length(last));
     }
-    return *ways.begin();
+    return *positions.begin();
   }
 
-  // The pieces of the best way to byte `end`.
-  void give_out(size_t end, std::vector<int32_t>& ids) {
+  // Emits the pieces of the best path to byte `end`.
+  void emit(size_t end, std::vector<int32_t>& ids) {
     path_.clear();
-    for (size_t at = end; at > begin_; at -= length(at)) path_.push_back(way(at));
+    for (size_t at = end; at > begin_; at -= length(at)) path_.push_back(last_piece(at));
     size_t at = begin_;
-    for (auto id = path_.rbegin(); id != path_.rend(); ++id) at += add(*id, at, ids);
-    ways_.erase(ways_.begin(), ways_.begin() + static_cast<ptrdiff_t>(end - begin_));
-    ways_[0] = kNoWay;  // no piece of what is to come
+    for (auto id = path_.rbegin(); id != path_.rend(); ++id) at += emit_piece(*id, at, ids);
+    last_pieces_.erase(last_pieces_.begin(),
+                       last_pieces_.begin() + static_cast<ptrdiff_t>(end - begin_));
+    last_pieces_[0] = kNone;  // its piece has been emitted
     begin_ = end;
   }
 
-  // Takes the sum of the place that is gone on from away from all that go on.
-  void begin_sums(size_t at) {
-    if (at - summed_from_ < kSummedBytes) return;
-    summed_from_ = at;
+  // Subtracts the sum of the current position from those that follow.
+  void rebase(size_t at) {
+    if (at - rebased_at_ < kRebaseBytes) return;
+    rebased_at_ = at;
     const double sum = score(at);
     for (double& one : scores_) one = rounded(one - sum);
   }
 
-  // The piece that begins at byte `at`; its bytes.
-  size_t add(int32_t id, size_t at, std::vector<int32_t>& ids) {
+  // Emits the piece that begins at byte `at`. Returns its size.
+  size_t emit_piece(int32_t id, size_t at, std::vector<int32_t>& ids) {
     if (id != model_.unknown_.id) {
       flush_unknown(ids);
       ids.push_back(id);
@@ -159,7 +161,7 @@ class UnigramModel::Encoder final : public WordEncoder {
     return bytes;
   }
 
-  // Neighbours that are unknown are one: an id, or all their bytes.
+  // Adjacent unknown characters become one id, or all their bytes.
   void flush_unknown(std::vector<int32_t>& ids) {
     const std::string_view text = word_.substr(unknown_begin_, unknown_end_ - unknown_begin_);
     unknown_begin_ = unknown_end_;
@@ -178,11 +180,11 @@ class UnigramModel::Encoder final : public WordEncoder {
   const UnigramModel& model_;
   std::string_view word_;
   size_t begin_ = 0;
-  size_t summed_from_ = 0;      // where the sums begin
-  std::vector<int32_t> ways_;   // [byte behind begin_], an id
-  std::vector<double> scores_;  // [byte, round and round]
-  std::vector<int32_t> path_;   // scratch
-  size_t unknown_begin_ = 0;    // of an unknown stretch that may go on
+  size_t rebased_at_ = 0;             // the position whose sum is 0
+  std::vector<int32_t> last_pieces_;  // [byte - begin_], an id
+  std::vector<double> scores_;        // [byte modulo its size]
+  std::vector<int32_t> path_;         // scratch
+  size_t unknown_begin_ = 0;          // of unknown characters, to which more may be added
   size_t unknown_end_ = 0;
 };
 

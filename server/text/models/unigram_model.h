@@ -12,24 +12,24 @@
 
 namespace recurve {
 
-// A Unigram model: of all ways to cut a word into pieces the one with the highest sum of scores
-// (Viterbi). Ties, and what rounding makes of them, are decided as Hugging Face's `tokenizers` does
-// it, which sums in double precision, or as SentencePiece does, in single. Characters that no piece
-// holds become their bytes' tokens, or one unknown id for neighbours.
+// A Unigram model: of all segmentations of a word into pieces, the one with the highest sum of
+// scores (Viterbi). Ties are decided as in Hugging Face's `tokenizers`, which adds scores in double
+// precision, or as in SentencePiece, which adds them in single precision. Characters that are in no
+// piece become the tokens of their bytes, or one unknown id for adjacent ones.
 class UnigramModel final : public WordModel {
  public:
   struct Piece {
     std::string text;
     double score;
-    bool control;  // not found in texts
+    bool control;  // never matches text
   };
   enum class Precision { kSingle, kDouble };
   struct Unknown {
     int32_t id;
-    double score;                       // of a character that is no piece
-    std::array<int32_t, 256> byte_ids;  // [byte], what such a one falls back to; -1: none
+    double score;                       // of a character that is not a piece
+    std::array<int32_t, 256> byte_ids;  // [byte], for byte fallback; -1: none
   };
-  static constexpr double kUnknownPenalty = 10;  // below the least score, here as there
+  static constexpr double kUnknownPenalty = 10;  // below the least score, in both libraries
   UnigramModel(const std::vector<Piece>& pieces, const Unknown& unknown, Precision precision);
 
   std::unique_ptr<WordEncoder> encoder() const override;
@@ -43,9 +43,9 @@ class UnigramModel final : public WordModel {
   std::vector<double> scores_;     // [id]
   std::vector<uint32_t> lengths_;  // [id], bytes
   Unknown unknown_;
-  bool has_all_bytes_;  // unknown.byte_ids
+  bool has_all_bytes_;  // in unknown.byte_ids
   Precision precision_;
-  size_t longest_ = 4;  // bytes of a piece, or of a character
+  size_t longest_ = 4;  // bytes of a piece, at least those of a character
 };
 
 }  // namespace recurve

@@ -10,9 +10,9 @@
 
 namespace recurve {
 
-// The WordPiece model of Hugging Face's `tokenizers`: the longest token that a word begins with,
-// then, behind a prefix that marks them, those that it goes on with; a word that cannot be cut so,
-// or is too long, is one unknown id.
+// The WordPiece model of Hugging Face's `tokenizers`: the longest token at the beginning of a word,
+// then repeatedly the longest at the beginning of the rest, of those whose name begins with the
+// continuing prefix. A word without such tokens, or that is too long, becomes one unknown id.
 class WordPieceModel final : public WordModel {
  public:
   struct Parts {
@@ -32,10 +32,9 @@ class WordPieceModel final : public WordModel {
 
   Trie trie_;  // the numbers are ids
   int32_t unknown_;
-  int32_t continuing_;  // the node behind the prefix, or Trie::kNone
+  int32_t continuing_;  // the node of the prefix, or Trie::kNone
   std::string prefix_;
   size_t most_characters_;
-  size_t tokens_;
 };
 
 }  // namespace recurve

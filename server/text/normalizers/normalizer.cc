@@ -3,10 +3,12 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <span>
 #include <stdexcept>
 #include <unordered_set>
 #include <vector>
 
+#include "server/text/characters.h"
 #include "server/text/utf8.h"
 
 namespace recurve {
@@ -26,13 +28,13 @@ std::vector<utf8proc_int32_t> decompose(std::string_view utf8, utf8proc_option_t
   std::vector<utf8proc_int32_t> out;
   out.reserve(utf8.size() + kMaxExpansion);
   const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(utf8.data());
-  auto left = static_cast<utf8proc_ssize_t>(utf8.size());
-  while (left > 0) {
+  auto remaining = static_cast<utf8proc_ssize_t>(utf8.size());
+  while (remaining > 0) {
     utf8proc_int32_t code_point = 0;
-    const utf8proc_ssize_t used = utf8proc_iterate(bytes, left, &code_point);
-    if (used <= 0) throw std::invalid_argument("text to normalise is not valid UTF-8");
+    const utf8proc_ssize_t used = utf8proc_iterate(bytes, remaining, &code_point);
+    if (used <= 0) throw std::invalid_argument("text to normalize is not valid UTF-8");
     bytes += used;
-    left -= used;
+    remaining -= used;
     utf8proc_int32_t parts[kMaxExpansion];
     int boundary = 0;
     const utf8proc_ssize_t n =
@@ -47,8 +49,8 @@ auto combining_class(utf8proc_int32_t code_point) {
   return utf8proc_get_property(code_point)->combining_class;
 }
 
-// Canonical ordering: each run of combining marks sorted by class, equals kept in order. Done here
-// because utf8proc's own takes quadratic time on a long run.
+// Canonical ordering: sorts each run of combining marks by class, stably. utf8proc's own takes
+// quadratic time for a long run.
 void order_marks(std::vector<utf8proc_int32_t>& text) {
   auto is_starter = [](utf8proc_int32_t c) { return combining_class(c) == 0; };
   for (auto begin = text.begin(); begin != text.end();) {
@@ -61,17 +63,7 @@ void order_marks(std::vector<utf8proc_int32_t>& text) {
   }
 }
 
-std::string encode_utf8(const utf8proc_int32_t* code_points, size_t n) {
-  std::string out;
-  for (size_t i = 0; i < n; ++i) {
-    utf8proc_uint8_t bytes[4];
-    const utf8proc_ssize_t size = utf8proc_encode_char(code_points[i], bytes);
-    out.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(size));
-  }
-  return out;
-}
-
-// What may compose with a character before it: what full decomposition leaves last.
+// The characters that may compose with one before them: the last of each full decomposition.
 std::unordered_set<utf8proc_int32_t> find_composing() {
   std::unordered_set<utf8proc_int32_t> composing;
   for (utf8proc_int32_t c = 0xC0; c < 0x110000; ++c) {
@@ -84,7 +76,8 @@ std::unordered_set<utf8proc_int32_t> find_composing() {
   return composing;
 }
 
-// Both decompositions of the character begin with a starter that composes with nothing before it.
+// Whether both decompositions of the character begin with a starter that never composes with a
+// character before it.
 bool begins_normal_text(utf8proc_int32_t code_point) {
   if (code_point < 0x300) return true;  // the first combining mark
   if (combining_class(code_point) != 0) return false;
@@ -101,7 +94,7 @@ bool begins_normal_text(utf8proc_int32_t code_point) {
 
 }  // namespace
 
-size_t last_normal_border(std::string_view utf8) {
+size_t last_normalization_boundary(std::string_view utf8) {
   for (size_t at = utf8.size(); at-- > 0;) {
     if (is_continuation(utf8[at])) continue;
     const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(utf8.data()) + at;
@@ -126,7 +119,11 @@ std::string normalize(std::string_view utf8, NormalForm form) {
     size = utf8proc_normalize_utf32(text.data(), size, static_cast<utf8proc_option_t>(kCompose));
     if (size < 0) throw std::runtime_error(utf8proc_errmsg(size));
   }
-  return encode_utf8(text.data(), static_cast<size_t>(size));
+  std::string out;
+  for (const auto c : std::span(text).first(static_cast<size_t>(size))) {
+    append_utf8(static_cast<char32_t>(c), out);
+  }
+  return out;
 }
 
 }  // namespace recurve

@@ -6,16 +6,16 @@
 
 namespace recurve {
 
-// The Unicode normalisation forms (UAX #15).
+// The Unicode normalization forms (UAX #15).
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 
-// `utf8` (valid UTF-8) in a normal form. O(n log n), whatever the text; the Unicode data is that of
+// `utf8` (valid UTF-8) in a normal form, in O(n log n) for any text. The Unicode data is that of
 // utf8proc.
 std::string normalize(std::string_view utf8, NormalForm form);
 
-// The last place in `utf8` (valid UTF-8) where it can be cut so that both parts are normalised
-// each by itself, in any form, whatever comes behind it: in front of a starter that composes with
-// nothing before it (UAX #15, section 9). 0 if there is none.
-size_t last_normal_border(std::string_view utf8);
+// The last normalization boundary in `utf8` (valid UTF-8): the text before it and the text after
+// it, whatever follows, can be normalized separately, in any form. It is before a starter that
+// never composes with a character before it (UAX #15, section 9). 0 if there is none.
+size_t last_normalization_boundary(std::string_view utf8);
 
 }  // namespace recurve

@@ -13,7 +13,7 @@ namespace recurve {
 class Normalization::Stage {
  public:
   virtual ~Stage() = default;
-  // Appends what has become certain to `out`.
+  // Appends the output that is certain now to `out`.
   virtual void push(std::string_view utf8, End end, std::string& out) = 0;
   virtual size_t held() const { return 0; }
 
@@ -52,10 +52,10 @@ void append_mapped(Map map, char32_t c, std::string_view utf8, std::string& out)
   }
 }
 
-// Where a text's extended grapheme clusters begin (UAX #29).
-class GraphemeBorders {
+// Finds the extended grapheme clusters of a text (UAX #29).
+class GraphemeBoundaries {
  public:
-  // Whether one begins with `c`, which follows the character of the call before.
+  // Whether a cluster begins with `c`, which follows the character of the last call.
   bool is_before(char32_t c) {
     const auto here = static_cast<utf8proc_int32_t>(c);
     const utf8proc_int32_t before = std::exchange(before_, here);
@@ -67,15 +67,15 @@ class GraphemeBorders {
   utf8proc_int32_t state_ = 0;
 };
 
-// Maps characters as `tokenizers` does: a grapheme cluster of few bytes is looked up whole, and
-// where the map has nothing for it, and in longer ones, each character by itself.
+// Maps characters as `tokenizers` does: looks up a grapheme cluster of few bytes as a whole, and
+// the single characters of a longer one, or of one that is not in the map.
 class CharsMapStage final : public Normalization::Stage {
  public:
   explicit CharsMapStage(const CharsMap& map) : map_(map) {}
   void push(std::string_view utf8, End end, std::string& out) override {
     while (!utf8.empty()) {
       const Character c = first_code_point(utf8);
-      if (borders_.is_before(c.code_point)) finish_cluster(out);
+      if (boundaries_.is_before(c.code_point)) finish_cluster(out);
       cluster_.append(utf8, 0, c.bytes);
       utf8.remove_prefix(c.bytes);
       is_long_ = is_long_ || cluster_.size() > kFewBytes;
@@ -83,7 +83,7 @@ class CharsMapStage final : public Normalization::Stage {
     }
     if (end == End::kOpen) return;
     finish_cluster(out);
-    borders_ = {};
+    boundaries_ = {};
   }
   size_t held() const override { return cluster_.size(); }
 
@@ -110,9 +110,9 @@ class CharsMapStage final : public Normalization::Stage {
   }
 
   const CharsMap& map_;
-  GraphemeBorders borders_;
-  std::string cluster_;   // of the last one, what is not given out
-  bool is_long_ = false;  // the last one
+  GraphemeBoundaries boundaries_;
+  std::string cluster_;   // the last one, without what has been emitted
+  bool is_long_ = false;  // cluster_
 };
 
 class FormStage final : public Normalization::Stage {
@@ -120,7 +120,7 @@ class FormStage final : public Normalization::Stage {
   explicit FormStage(NormalForm form) : form_(form) {}
   void push(std::string_view utf8, End end, std::string& out) override {
     text_.append(utf8);
-    const size_t certain = end == End::kOpen ? last_normal_border(text_) : text_.size();
+    const size_t certain = end == End::kOpen ? last_normalization_boundary(text_) : text_.size();
     out += normalize(std::string_view(text_).substr(0, certain), form_);
     text_.erase(0, certain);
   }
@@ -162,24 +162,24 @@ class ReplaceStage final : public Normalization::Stage {
       text_.clear();
       search_ = {};
     } else {
-      forget(out);
+      emit_certain(out);
     }
   }
   size_t held() const override { return text_.size(); }
 
  private:
-  // What no match can begin in any more is given out, and dropped but for what the pattern looks
-  // back at.
-  void forget(std::string& out) {
+  // Emits the text in which no match can begin any more, and drops it except for what the pattern's
+  // lookbehind needs.
+  void emit_certain(std::string& out) {
     if (search_.from > search_.done) {
       out.append(text_, search_.done, search_.from - search_.done);
       search_.done = search_.from;
       search_.matched = false;
     }
-    const size_t keep = characters_before(text_, search_.done, step_.pattern.lookbehind());
-    text_.erase(0, keep);
-    search_.done -= keep;
-    search_.from -= keep;
+    const size_t drop = characters_before(text_, search_.done, step_.pattern.lookbehind());
+    text_.erase(0, drop);
+    search_.done -= drop;
+    search_.from -= drop;
   }
 
   const NormalizerChain::Replace& step_;
@@ -191,16 +191,16 @@ class ReplaceStage final : public Normalization::Stage {
 class PrependStage final : public Normalization::Stage {
  public:
   PrependStage(const NormalizerChain::Prepend& step, TextPosition position)
-      : step_(step), due_(position == TextPosition::kStart) {}
+      : step_(step), pending_(position == TextPosition::kStart) {}
   void push(std::string_view utf8, End, std::string& out) override {
     if (utf8.empty()) return;
-    if (std::exchange(due_, false)) out += step_.content;
+    if (std::exchange(pending_, false)) out += step_.content;
     out.append(utf8);
   }
 
  private:
   const NormalizerChain::Prepend& step_;
-  bool due_;
+  bool pending_;
 };
 
 class StripStage final : public Normalization::Stage {
@@ -226,10 +226,10 @@ class StripStage final : public Normalization::Stage {
  private:
   const NormalizerChain::Strip step_;
   bool at_start_;
-  std::string spaces_;  // that may be the last
+  std::string spaces_;  // white space that may be at the end
 };
 
-struct MakeStage {
+struct StageBuilder {
   TextPosition position;
   const WorkLimits& limits;
   std::unique_ptr<Normalization::Stage> operator()(NormalForm form) const {
@@ -265,7 +265,7 @@ std::string NormalizerChain::normalize(std::string_view utf8) const {
 
 Normalization::Normalization(const NormalizerChain& chain, TextPosition position,
                              const WorkLimits& limits) {
-  const MakeStage make{position, limits};
+  const StageBuilder make{position, limits};
   for (const auto& step : chain.steps()) stages_.push_back(std::visit(make, step));
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -15,27 +16,27 @@
 
 namespace recurve {
 
-// What a tokenizer does to a text before it is cut: the normalizers of Hugging Face's `tokenizers`,
-// one after the other. Constant after construction.
+// The normalizer of a tokenizer: a chain of the normalizers of Hugging Face's `tokenizers`.
+// Constant after construction.
 class NormalizerChain {
  public:
-  // What is done to each character by itself.
+  // A map of single characters.
   enum class Map {
     kLowercase,
-    kStripMarks,            // drops category M (StripAccents)
-    kStripNonspacingMarks,  // drops category Mn (of BertNormalizer)
-    kCleanText,             // drops control characters, makes white space a space (likewise)
-    kSpaceChinese,          // puts spaces around Chinese characters (likewise)
-    kNmt,                   // drops control characters, makes other white space a space (Nmt)
+    kStripMarks,            // StripAccents: drops category M
+    kStripNonspacingMarks,  // BertNormalizer: drops category Mn
+    kCleanText,             // BertNormalizer: drops control characters, white space to space
+    kSpaceChinese,          // BertNormalizer: adds spaces around Chinese characters
+    kNmt,                   // Nmt: drops control characters, other white space to space
   };
   struct Replace {
     Regex pattern;
     std::string content;
   };
-  struct Prepend {  // in front of a text that is not empty
+  struct Prepend {  // before a text that is not empty
     std::string content;
   };
-  struct Strip {  // white space at the ends of a text
+  struct Strip {  // white space at the ends
     bool left;
     bool right;
   };
@@ -43,34 +44,34 @@ class NormalizerChain {
 
   void add(Step step) { steps_.push_back(std::move(step)); }
   const std::vector<Step>& steps() const { return steps_; }
-  // Something is put in front of a text.
+  // Whether the chain prepends something to a text.
   bool marks_start() const;
-  // A whole text.
+  // Normalizes a whole text.
   std::string normalize(std::string_view utf8) const;
 
  private:
   std::vector<Step> steps_;
 };
 
-// One text on its way through a chain, which comes in parts.
+// The normalization of one text that arrives in parts.
 class Normalization {
  public:
-  // `chain` and what the limits point to outlive it. Nothing is put in front of text that is
+  // `chain` and what the limits point to must outlive it. Nothing is prepended to text that is
   // kContinued.
   Normalization(const NormalizerChain& chain, TextPosition position, const WorkLimits& limits);
   ~Normalization();
   Normalization(Normalization&&) noexcept;
   Normalization& operator=(Normalization&&) noexcept;
 
-  // The next part, in whole characters; `last`: the text ends with it. What nothing that follows
-  // can change any more. Throws WorkUnwanted.
+  // Takes the next part, in whole characters; `last`: it ends the text. Returns the output that no
+  // later part can change. Throws WorkUnwanted.
   std::string push(std::string_view utf8, bool last);
-  // All that is there, as if what follows could not change it.
+  // Returns the rest of the output, as if no later part could change it.
   std::string cut();
-  // Bytes that wait for what follows them.
+  // Bytes of input whose output is not certain yet.
   size_t held() const;
 
-  // One step on one text.
+  // One step of the chain.
   class Stage;
 
  private:
@@ -79,5 +80,8 @@ class Normalization {
 
   std::vector<std::unique_ptr<Stage>> stages_;
 };
+
+// Reads the "normalizer" of a tokenizer.json; null: none.
+NormalizerChain read_normalizer(const nlohmann::json* normalizer);
 
 }  // namespace recurve

@@ -1,9 +1,8 @@
-#include "server/text/normalizers/normalizer_json.h"
-
 #include <string>
 
 #include "server/text/json/json_fields.h"
-#include "server/text/pre_tokenizers/pattern_json.h"
+#include "server/text/normalizers/normalizer_chain.h"
+#include "server/text/pre_tokenizers/regex.h"
 
 namespace recurve {
 namespace {
@@ -25,7 +24,7 @@ void add_bert(Fields& fields, NormalizerChain& chain) {
 void add_steps(const Json& json, NormalizerChain& chain) {
   Fields fields(json, "normalizer");
   const std::string type = fields.get_string("type");
-  check_steps(fields, chain.steps().size());
+  fields.check_chain(chain.steps().size());
   if (type == "Sequence") {
     for (const Json& part : fields.get_array("normalizers")) add_steps(part, chain);
   } else if (type == "NFC") {
@@ -54,7 +53,7 @@ void add_steps(const Json& json, NormalizerChain& chain) {
     chain.add(
         NormalizerChain::Strip{fields.get_bool("strip_left"), fields.get_bool("strip_right")});
   } else {
-    refuse_type(fields, type);
+    fields.unsupported("type");
   }
   fields.finish();
 }

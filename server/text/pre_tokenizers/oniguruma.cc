@@ -1,5 +1,3 @@
-#include "server/text/pre_tokenizers/oniguruma.h"
-
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -7,7 +5,7 @@
 #include <optional>
 
 #include "server/text/json/json_fields.h"
-#include "server/text/unsupported.h"
+#include "server/text/pre_tokenizers/regex.h"
 #include "server/text/utf8.h"
 
 namespace recurve {
@@ -87,13 +85,13 @@ class Translator {
     at_ += n;
   }
 
-  // What is read next stands for one character, or is a byte that goes on with one.
+  // The next element is one character, or the continuation byte of one.
   void begin_character() {
     if (!character_ || !is_continuation(in_[at_])) character_ = out_.size();
   }
 
-  // X* as (?:X{n}(?C))*(?C)X{0,n-1}, which tries the same lengths in the same order: whole blocks
-  // and then less than one, and fewer blocks once that has been given back.
+  // Writes X* as (?:X{n}(?C))*(?C)X{0,n-1}, which tries the same lengths in the same order: whole
+  // blocks and then a part of one, and fewer blocks after backtracking.
   void repeat() {
     const bool at_least_one = in_[at_] == '+';
     const bool lazy = in_.substr(at_ + 1).starts_with('?');
@@ -101,7 +99,7 @@ class Translator {
       character_.reset();
       return copy(1);
     }
-    constexpr int kBlock = 32768;  // characters: PCRE2's greatest bound is 65535
+    constexpr int kBlock = 32768;  // characters; the maximum of PCRE2 is 65535
     const std::string one = out_.substr(*character_);
     const std::string many =
         fmt::format("(?:{0}{{{1}}}(?C))*(?C){0}{{0,{2}}}", one, kBlock, kBlock - 1);
@@ -123,7 +121,7 @@ class Translator {
     refuse(quote(in_.substr(at_, 4)));
   }
 
-  // {n}, {n,} and {n,m}; any other brace is a literal in both engines.
+  // {n}, {n,} and {n,m}. Any other brace is a literal in both engines.
   void interval() {
     size_t end = at_ + 1;
     while (end < in_.size() && (in_[end] == ',' || (in_[end] >= '0' && in_[end] <= '9'))) ++end;
@@ -139,7 +137,7 @@ class Translator {
     copy(1);
     if (next_is("^")) copy(1);
     const size_t first = at_;
-    bool set_before = false;  // the last element was a set such as \s, which cannot begin a range
+    bool set_before = false;  // the last element was a set like \s, which cannot begin a range
     while (at_ < in_.size() && in_[at_] != ']') {
       if (in_[at_] == '[') refuse("a character class inside another");
       if (next_is("&&")) refuse("an intersection of character classes");
@@ -207,7 +205,7 @@ class Translator {
         break;
       default:
         if (!is_ascii_letter(c) && !(c >= '0' && c <= '9')) {
-          copy(2);  // a character that stands for itself; the rest of a longer one follows
+          copy(2);  // a literal character, or the first byte of one
           return false;
         }
     }
@@ -220,7 +218,7 @@ class Translator {
     return true;
   }
 
-  // A general category is the same in both; any other name is taken for a script.
+  // A general category is the same in both engines. Any other name is a script.
   void property() {
     const size_t close = in_.find('}', at_);
     if (at_ + 2 >= in_.size() || in_[at_ + 2] != '{' || close == in_.npos) refuse("\\p without {");
@@ -236,7 +234,7 @@ class Translator {
     at_ = close + 1;
   }
 
-  // \uHHHH, \xHH below 80 (above, Oniguruma means a byte) and \x{H...}.
+  // \uHHHH, \xHH below 80 (from 80 on it is a byte in Oniguruma) and \x{H...}.
   void code_point() {
     const bool braces = in_[at_ + 1] == 'x' && at_ + 2 < in_.size() && in_[at_ + 2] == '{';
     const size_t begin = at_ + (braces ? 3 : 2);
@@ -258,8 +256,8 @@ class Translator {
   size_t at_ = 0;
   std::string out_;
   std::optional<size_t>
-      character_;               // where in out_ an element of one character begins that ends it
-  bool after_escaped_ = false;  // inside a class: the last character was written with a backslash
+      character_;               // where in out_ the last element begins, if it is one character
+  bool after_escaped_ = false;  // in a class: the last character had a backslash
 };
 
 }  // namespace

@@ -16,14 +16,14 @@ namespace {
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-constexpr size_t kLongPiece = 64 << 10;  // bytes of a piece that goes through a chain in parts
+constexpr size_t kLongPiece = 64 << 10;  // bytes of a piece that is processed in parts
 
 const Regex& gpt2_regex() {
   static const Regex regex(kGpt2Pattern);
   return regex;
 }
 
-// Whether a span belongs to the piece that the span before it belongs to.
+// Whether a span is added to the piece of the span before it.
 bool joins(SplitBehavior behavior, bool match_before, bool match) {
   switch (behavior) {
     case SplitBehavior::kIsolated:
@@ -39,11 +39,11 @@ bool joins(SplitBehavior behavior, bool match_before, bool match) {
   return false;
 }
 
-// Makes pieces of the spans that a split has found.
+// Joins the spans of a split to pieces.
 class PieceJoiner {
  public:
-  // `open`: what spans before have left.
-  PieceJoiner(SplitBehavior behavior, OpenPiece open, std::vector<Pieces::Range>& pieces)
+  // `open`: the last piece of the spans before.
+  PieceJoiner(SplitBehavior behavior, OpenPiece open, std::vector<ByteRange>& pieces)
       : behavior_(behavior), open_(open), pieces_(pieces) {}
 
   void add(size_t begin, size_t end, bool is_match) {
@@ -54,7 +54,7 @@ class PieceJoiner {
     }
     open_ = {true, begin, end, is_match};
   }
-  // Once no more spans come.
+  // Ends the last piece.
   void close() {
     const bool removed = behavior_ == SplitBehavior::kRemoved && open_.is_match;
     if (open_.begun && !removed && open_.begin < open_.end) {
@@ -62,26 +62,26 @@ class PieceJoiner {
     }
     open_ = {};
   }
-  // What is left for spans that come later.
-  OpenPiece leave() {
-    const bool may_go_on =
+  // The piece to which later spans may be added.
+  OpenPiece open_piece() {
+    const bool open =
         joins(behavior_, open_.is_match, true) || joins(behavior_, open_.is_match, false);
-    if (!may_go_on) close();
+    if (!open) close();
     return open_;
   }
 
  private:
   const SplitBehavior behavior_;
   OpenPiece open_;
-  std::vector<Pieces::Range>& pieces_;
+  std::vector<ByteRange>& pieces_;
 };
 
-// Rebuilds the text piece by piece; write(piece, out) appends what takes a piece's place.
+// Rewrites the text piece by piece: write(piece, out) appends the replacement of a piece.
 template <class Write>
 void rewrite(Pieces& pieces, Write write) {
   std::string text;
   text.reserve(pieces.text.size() * 5 / 4);
-  for (Pieces::Range& range : pieces.ranges) {
+  for (ByteRange& range : pieces.ranges) {
     const size_t begin = text.size();
     write(pieces.piece(range), text);
     range = {begin, text.size()};
@@ -99,22 +99,21 @@ void append_with_marks(std::string_view piece, std::string_view mark, std::strin
   }
 }
 
-void append_bytes_of(std::string_view mapped, std::string& out) {
-  if (!append_undone_byte_level(mapped, out)) {
+void append_decoded(std::string_view characters, std::string& out) {
+  if (!decode_byte_level(characters, out)) {
     throw std::logic_error("a word is not in the byte-level alphabet");
   }
 }
 
-// Gives what a search finds in a text that begins at `begin` to a joiner, and looks at the limits
-// now and then.
+// Passes the spans of a text that begins at `begin` to a joiner, and checks the limits regularly.
 class JoinSpans {
  public:
   JoinSpans(PieceJoiner& joiner, size_t begin, const WorkLimits& limits)
       : joiner_(joiner), begin_(begin), limits_(limits) {}
 
   void operator()(const Span& span) {
-    constexpr size_t kBetweenChecks = 1024;
-    if (++spans_ % kBetweenChecks == 0) limits_.check();
+    constexpr size_t kCheckEvery = 1024;
+    if (++spans_ % kCheckEvery == 0) limits_.check();
     joiner_.add(begin_ + span.begin, begin_ + span.end, span.is_match);
   }
 
@@ -153,7 +152,7 @@ size_t PreTokenizer::next_split(size_t from) const {
   return static_cast<size_t>(std::find_if(begin, actions_.end(), is_split) - actions_.begin());
 }
 
-bool PreTokenizer::leaves_alphabet() const {
+bool PreTokenizer::decodes_words() const {
   const auto writes_it = [](const Action& a) { return std::holds_alternative<ByteAlphabet>(a); };
   return !actions_.empty() && !writes_it(actions_.back()) &&
          std::any_of(actions_.begin(), actions_.end(), writes_it);
@@ -164,8 +163,8 @@ bool PreTokenizer::marks_start() const {
                      [](const Action& a) { return std::holds_alternative<Prefix>(a); });
 }
 
-WordCutter::WordCutter(const PreTokenizer& chain, size_t from, const WordModel& model,
-                       const WorkLimits& limits, TextPosition position, bool first)
+WordSplitter::WordSplitter(const PreTokenizer& chain, size_t from, const WordModel& model,
+                           const WorkLimits& limits, TextPosition position, bool first)
     : chain_(&chain),
       model_(&model),
       limits_(limits),
@@ -174,70 +173,70 @@ WordCutter::WordCutter(const PreTokenizer& chain, size_t from, const WordModel& 
       prefix_due_(position == TextPosition::kStart),
       first_(first) {}
 
-void WordCutter::push(std::string_view utf8, bool last, const Take& take) {
+void WordSplitter::push(std::string_view utf8, bool last, const Sink& sink) {
   append(utf8);
-  Pieces pieces = take_certain(last);
-  const size_t behind = std::min(first_split_ + 1, chain_->actions_.size());
-  const bool is_cut_again = chain_->next_split(behind) < chain_->actions_.size();
-  const auto is_long = [&](const Pieces::Range& r) {
-    return is_cut_again && r.end - r.begin > kLongPiece;
+  Pieces pieces = take_pieces(last);
+  const size_t after_split = std::min(first_split_ + 1, chain_->actions_.size());
+  const bool is_split_again = chain_->next_split(after_split) < chain_->actions_.size();
+  const auto is_long = [&](const ByteRange& r) {
+    return is_split_again && r.end - r.begin > kLongPiece;
   };
-  std::vector<Pieces::Range> ranges = std::move(pieces.ranges);
+  std::vector<ByteRange> ranges = std::move(pieces.ranges);
   for (auto begin = ranges.begin(); begin != ranges.end();) {
     const auto end = std::find_if(begin, ranges.end(), is_long);
     if (begin == ranges.begin() && end == ranges.end()) {
-      return finish({std::move(pieces.text), std::move(ranges)}, take);
+      return finish({std::move(pieces.text), std::move(ranges)}, sink);
     }
     for (auto piece = begin; piece != end; ++piece) {
-      finish({std::string(pieces.piece(*piece)), {{0, piece->end - piece->begin}}}, take);
+      finish({std::string(pieces.piece(*piece)), {{0, piece->end - piece->begin}}}, sink);
     }
     if (end == ranges.end()) return;
-    push_long(pieces.piece(*end), take);
+    push_long(pieces.piece(*end), sink);
     begin = end + 1;
   }
 }
 
-// The pieces that the first split has cut off, as it leaves them.
-Pieces WordCutter::take_certain(bool last) {
-  Pieces pieces{{}, cut(last)};
-  const size_t keep = kept_from();
+// The pieces of the first split that are complete.
+Pieces WordSplitter::take_pieces(bool last) {
+  Pieces pieces{{}, next_pieces(last)};
+  const size_t drop = first_needed();
   if (pieces.ranges.empty()) {
-    text_.erase(0, keep);
-  } else {  // few bytes stay, and there may be many pieces: they keep the text itself
-    pieces.text = std::exchange(text_, text_.substr(keep));
+    text_.erase(0, drop);
+  } else {  // copies the few bytes that remain rather than the pieces
+    pieces.text = std::exchange(text_, text_.substr(drop));
   }
-  searched_ -= std::min(searched_, keep);
-  search_.done -= keep;
-  search_.from -= keep;
-  open_.begin -= keep;
-  open_.end -= keep;
+  searched_ -= std::min(searched_, drop);
+  search_.done -= drop;
+  search_.from -= drop;
+  open_.begin -= drop;
+  open_.end -= drop;
   return pieces;
 }
 
-// A long piece through what comes behind the first split, in parts, of which those that wait for
-// one another grow.
-void WordCutter::push_long(std::string_view piece, const Take& take) const {
-  WordCutter behind(*chain_, first_split_ + 1, *model_, limits_, TextPosition::kStart,
+// Passes a long piece through the steps after the first split, in parts. They grow with the text
+// that these steps hold back.
+void WordSplitter::push_long(std::string_view piece, const Sink& sink) const {
+  WordSplitter rest(*chain_, first_split_ + 1, *model_, limits_, TextPosition::kStart,
                     /*first=*/true);
   while (!piece.empty()) {
-    const size_t size = whole_characters(piece, std::max(kLongPiece, behind.held() / 2));
-    behind.push(piece.substr(0, size), size == piece.size(), take);
+    const size_t size = whole_characters(piece, std::max(kLongPiece, rest.held() / 2));
+    rest.push(piece.substr(0, size), size == piece.size(), sink);
     piece.remove_prefix(size);
     limits_.check();
   }
 }
 
-// Pieces through what comes behind the first split.
-void WordCutter::finish(Pieces pieces, const Take& take) const {
+// Passes pieces through the steps after the first split.
+void WordSplitter::finish(Pieces pieces, const Sink& sink) const {
   for (size_t a = first_split_ + 1; a < chain_->actions_.size(); ++a) {
     run(chain_->actions_[a], pieces);
   }
-  if (chain_->leaves_alphabet()) rewrite(pieces, append_bytes_of);
-  for (const Pieces::Range word : pieces.ranges) take(pieces.piece(word));
+  if (chain_->decodes_words()) rewrite(pieces, append_decoded);
+  for (const ByteRange word : pieces.ranges) sink(pieces.piece(word));
 }
 
-// What comes before the first split works on the stretch from left to right.
-void WordCutter::append(std::string_view utf8) {
+// Passes text through the steps before the first split, which work from left to right.
+void WordSplitter::append(std::string_view utf8) {
   if (utf8.empty()) return;
   std::string part(utf8);
   for (size_t a = from_; a < first_split_; ++a) {
@@ -250,7 +249,7 @@ void WordCutter::append(std::string_view utf8) {
     } else if (const auto* spaces = std::get_if<PreTokenizer::MarkSpaces>(&action)) {
       append_with_marks(part, spaces->mark, out);
     } else if (a + 1 < chain_->actions_.size()) {
-      append_byte_level(part, out);
+      encode_byte_level(part, out);
     } else {
       continue;  // the model works on bytes
     }
@@ -260,7 +259,7 @@ void WordCutter::append(std::string_view utf8) {
   text_.append(part);
 }
 
-void WordCutter::run(const PreTokenizer::Action& action, Pieces& pieces) const {
+void WordSplitter::run(const PreTokenizer::Action& action, Pieces& pieces) const {
   if (const auto* step = std::get_if<PreTokenizer::Split>(&action)) {
     split(*step, pieces);
   } else if (const auto* prefix = std::get_if<PreTokenizer::Prefix>(&action)) {
@@ -273,13 +272,13 @@ void WordCutter::run(const PreTokenizer::Action& action, Pieces& pieces) const {
       append_with_marks(piece, spaces->mark, out);
     });
   } else if (&action != &chain_->actions_.back()) {  // else the model works on bytes
-    rewrite(pieces, append_byte_level);
+    rewrite(pieces, encode_byte_level);
   }
 }
 
-void WordCutter::split(const PreTokenizer::Split& step, Pieces& pieces) const {
-  std::vector<Pieces::Range> ranges;
-  for (const Pieces::Range piece : pieces.ranges) {
+void WordSplitter::split(const PreTokenizer::Split& step, Pieces& pieces) const {
+  std::vector<ByteRange> ranges;
+  for (const ByteRange piece : pieces.ranges) {
     PieceJoiner joiner(step.behavior, {}, ranges);
     Regex::Search search;
     step.pattern.find_on(pieces.piece(piece), /*last=*/true, step.invert, limits_, &search,
@@ -289,27 +288,26 @@ void WordCutter::split(const PreTokenizer::Split& step, Pieces& pieces) const {
   pieces.ranges = std::move(ranges);
 }
 
-std::vector<Pieces::Range> WordCutter::cut(bool last) {
-  if (first_split_ == chain_->actions_.size()) return cut_unsplit(last);
-  // A match without end is looked at again and again, each time with much more behind it.
+std::vector<ByteRange> WordSplitter::next_pieces(bool last) {
+  if (first_split_ == chain_->actions_.size()) return next_unsplit(last);
+  // A match that does not end is searched again each time the text has grown by half.
   if (!last && text_.size() - searched_ < searched_ / 2) return {};
   const auto& step = std::get<PreTokenizer::Split>(chain_->actions_[first_split_]);
-  std::vector<Pieces::Range> pieces;
+  std::vector<ByteRange> pieces;
   PieceJoiner joiner(step.behavior, open_, pieces);
   step.pattern.find_on(text_, last, step.invert, limits_, &search_, JoinSpans(joiner, 0, limits_));
   if (last) joiner.close();
-  open_ = joiner.leave();
+  open_ = joiner.open_piece();
   searched_ = text_.size();
   return pieces;
 }
 
-// The stretch is one word, of which what has become long is given out as far as the model knows
-// that nothing behind can change it.
-std::vector<Pieces::Range> WordCutter::cut_unsplit(bool last) {
+// Without a split the text is one word. A long one is passed on up to a boundary of the model.
+std::vector<ByteRange> WordSplitter::next_unsplit(bool last) {
   constexpr size_t kLong = 16 << 10;
   size_t end = text_.size();
   if (!last && model_->joins_symbols()) {
-    end = end > kLong ? last_border() : 0;
+    end = end > kLong ? last_boundary() : 0;
     if (text_.size() > kLong) searched_ = text_.size();
   }
   search_.done = search_.from = end;
@@ -317,29 +315,29 @@ std::vector<Pieces::Range> WordCutter::cut_unsplit(bool last) {
   return {{0, end}};
 }
 
-// The last place in the text at which the model can be cut, 0 if there is none. What has been
-// searched before has none, but for its end.
-size_t WordCutter::last_border() const {
+// The last position at which the model allows a word to be split, 0 if there is none. The text that
+// has been searched before has none, except at its end.
+size_t WordSplitter::last_boundary() const {
   const std::string_view text = text_;
-  std::optional<char32_t> behind;
-  size_t border = text.size();
+  std::optional<char32_t> after;
+  size_t boundary = text.size();
   for (size_t at = text.size(); at-- > 0;) {
     if (is_continuation(text[at])) continue;
     const char32_t c = first_code_point(text.substr(at)).code_point;
-    if (behind && model_->is_border(c, *behind)) return border;
+    if (after && model_->is_boundary(c, *after)) return boundary;
     if (at < searched_) return 0;
-    behind = c;
-    border = at;
+    after = c;
+    boundary = at;
   }
   return 0;
 }
 
-// Before it no piece begins, and the pattern does not look back at it.
-size_t WordCutter::kept_from() const {
-  const size_t keep = open_.begun ? open_.begin : search_.done;
-  if (first_split_ == chain_->actions_.size()) return keep;
+// The first byte that a piece or the pattern's lookbehind needs.
+size_t WordSplitter::first_needed() const {
+  const size_t begin = open_.begun ? open_.begin : search_.done;
+  if (first_split_ == chain_->actions_.size()) return begin;
   const auto& step = std::get<PreTokenizer::Split>(chain_->actions_[first_split_]);
-  return characters_before(text_, keep, step.pattern.lookbehind());
+  return characters_before(text_, begin, step.pattern.lookbehind());
 }
 
 }  // namespace recurve

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -14,31 +15,27 @@
 
 namespace recurve {
 
-// What becomes of the matches of a pattern that cuts a text.
+// What a Split does with the matches of its pattern.
 enum class SplitBehavior {
   kIsolated,            // each match is a piece
-  kRemoved,             // matches vanish
-  kMergedWithPrevious,  // each match ends the piece before it
-  kMergedWithNext,      // each match begins the piece after it
-  kContiguous,          // matches that touch are one piece
+  kRemoved,             // matches are removed
+  kMergedWithPrevious,  // each match is added to the piece before it
+  kMergedWithNext,      // each match is added to the piece after it
+  kContiguous,          // adjacent matches are one piece
 };
 
-// A text cut into pieces: [begin, end) in bytes of `text`, in order, none empty.
+// A text and its pieces, in order, none empty.
 struct Pieces {
-  struct Range {
-    size_t begin;
-    size_t end;
-  };
   std::string text;
-  std::vector<Range> ranges;
+  std::vector<ByteRange> ranges;
 
-  std::string_view piece(Range r) const {
+  std::string_view piece(ByteRange r) const {
     return std::string_view(text).substr(r.begin, r.end - r.begin);
   }
 };
 
-// Cuts a text into the words that a model then works on: a chain of the pre-tokenizers of Hugging
-// Face's `tokenizers` (0.23), each run on every piece that the one before it left. Constant after
+// Splits a text into words for a model: a chain of the pre-tokenizers of Hugging Face's
+// `tokenizers` (0.23), each of which processes every piece of the one before it. Constant after
 // construction.
 class PreTokenizer {
  public:
@@ -47,50 +44,54 @@ class PreTokenizer {
     SplitBehavior behavior;
     bool invert;
   };
-  // From here on the text is in the byte-level alphabet (byte_level.h): steps after it see that.
+  // Translates the text to the byte-level alphabet (byte_level.h) for the steps after it.
   struct ByteLevel {
     bool add_prefix_space;
-    bool use_regex;  // cut with GPT-2's pattern first
+    bool use_regex;  // first splits with GPT-2's pattern
   };
-  // Spaces become `mark`; so that each word has one, one may be put in front.
+  // Replaces spaces by `mark`, and may prepend one so that the first word has one.
   struct Metaspace {
-    enum class Prepend { kNever, kFirst, kAlways };  // kFirst: of the text only, not behind tokens
+    enum class Prepend {
+      kNever,
+      kFirst,
+      kAlways
+    };  // kFirst: to the text only, not after added tokens
     std::string mark;
     Prepend prepend;
-    bool split;  // a mark begins a word
+    bool split;  // before each mark
   };
   using Step = std::variant<Split, ByteLevel, Metaspace>;
 
   void add(Step step);
   const std::vector<Step>& steps() const { return steps_; }
-  // A space is put in front of a text.
+  // Whether a space is prepended to a text.
   bool marks_start() const;
   bool splits() const { return first_split() < actions_.size(); }
 
  private:
-  friend class WordCutter;
-  struct Prefix {  // `mark` before a piece that does not begin with it
+  friend class WordSplitter;
+  struct Prefix {  // prepends `mark` to a piece that does not begin with it
     std::string mark;
     bool first_only;
   };
-  struct MarkSpaces {  // each space
+  struct MarkSpaces {  // replaces each space
     std::string mark;
   };
-  struct ByteAlphabet {};  // the piece in the byte-level alphabet
-  // What a step does, in parts that do one thing each.
+  struct ByteAlphabet {};  // translates the piece to the byte-level alphabet
+  // A step is executed as one or more actions.
   using Action = std::variant<Split, Prefix, MarkSpaces, ByteAlphabet>;
 
   // The index of the first Split from action `from` on; the number of actions if there is none.
   size_t next_split(size_t from) const;
   size_t first_split() const { return next_split(0); }
-  // The words are in the byte-level alphabet, which the model does not know: it has bytes.
-  bool leaves_alphabet() const;
+  // Whether words are translated back from the byte-level alphabet, since the model works on bytes.
+  bool decodes_words() const;
 
   std::vector<Step> steps_;
   std::vector<Action> actions_;
 };
 
-// A piece that may go on with the next span.
+// A piece to which the next span may be added.
 struct OpenPiece {
   bool begun = false;
   size_t begin = 0;
@@ -98,38 +99,37 @@ struct OpenPiece {
   bool is_match = false;  // of its last span
 };
 
-// Cuts one stretch of text without added tokens, which comes in parts. What the first Split of the
-// chain has cut off can be taken by itself: the steps behind it work on every piece alone, and a
-// piece that is long goes through them in parts as well.
-class WordCutter {
+// Splits text between added tokens, which arrives in parts. Each piece of the first Split of the
+// chain goes through the later steps separately, a long one again in parts.
+class WordSplitter {
  public:
-  using Take = std::function<void(std::string_view word)>;
+  using Sink = std::function<void(std::string_view word)>;
 
-  // `chain`, `model` and what the limits point to outlive it. Text that is kContinued gets nothing
-  // put in front; `first`: the stretch begins the text. The words are in bytes where the chain
-  // writes the byte-level alphabet.
-  WordCutter(const PreTokenizer& chain, const WordModel& model, const WorkLimits& limits,
-             TextPosition position, bool first)
-      : WordCutter(chain, 0, model, limits, position, first) {}
+  // `chain`, `model` and what the limits point to must outlive it. Nothing is prepended to text
+  // that is kContinued. `first`: it is the beginning of the whole text. Words are bytes if the
+  // chain translates to the byte-level alphabet.
+  WordSplitter(const PreTokenizer& chain, const WordModel& model, const WorkLimits& limits,
+               TextPosition position, bool first)
+      : WordSplitter(chain, 0, model, limits, position, first) {}
 
-  // The next part, in whole characters of UTF-8; `last`: the stretch ends with it. Gives `take` the
-  // words that have become certain. Nothing may come after the last part. Throws WorkUnwanted.
-  void push(std::string_view utf8, bool last, const Take& take);
+  // Takes the next part, in whole characters of UTF-8; `last`: it is the last. Calls `sink` for
+  // each word that no later part can change. Throws WorkUnwanted.
+  void push(std::string_view utf8, bool last, const Sink& sink);
   size_t held() const { return text_.size(); }
 
  private:
-  // The chain from action `from` on.
-  WordCutter(const PreTokenizer& chain, size_t from, const WordModel& model,
-             const WorkLimits& limits, TextPosition position, bool first);
+  // Executes the chain from action `from` on.
+  WordSplitter(const PreTokenizer& chain, size_t from, const WordModel& model,
+               const WorkLimits& limits, TextPosition position, bool first);
 
-  Pieces take_certain(bool last);
-  void push_long(std::string_view piece, const Take& take) const;
-  void finish(Pieces pieces, const Take& take) const;
+  Pieces take_pieces(bool last);
+  void push_long(std::string_view piece, const Sink& sink) const;
+  void finish(Pieces pieces, const Sink& sink) const;
   void append(std::string_view utf8);
-  std::vector<Pieces::Range> cut(bool last);
-  std::vector<Pieces::Range> cut_unsplit(bool last);
-  size_t last_border() const;
-  size_t kept_from() const;
+  std::vector<ByteRange> next_pieces(bool last);
+  std::vector<ByteRange> next_unsplit(bool last);
+  size_t last_boundary() const;
+  size_t first_needed() const;
   void run(const PreTokenizer::Action& action, Pieces& pieces) const;
   void split(const PreTokenizer::Split& step, Pieces& pieces) const;
 
@@ -140,10 +140,13 @@ class WordCutter {
   size_t first_split_;  // of the first Split; the number of actions if there is none
   bool prefix_due_;
   bool first_;
-  std::string text_;     // as the first split sees it, from the first byte on that is still needed
-  size_t searched_ = 0;  // of the text: bytes that have been searched for places to cut
+  std::string text_;     // input of the first split, from the first byte that is needed
+  size_t searched_ = 0;  // bytes of text_ that have been searched for places to split
   Regex::Search search_;
   OpenPiece open_;
 };
+
+// The "pre_tokenizer" of a tokenizer.json; null: nothing is cut.
+PreTokenizer read_pre_tokenizer(const nlohmann::json* pre_tokenizer);
 
 }  // namespace recurve

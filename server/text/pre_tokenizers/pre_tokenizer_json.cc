@@ -1,5 +1,3 @@
-#include "server/text/pre_tokenizers/pre_tokenizer_json.h"
-
 #include <fmt/core.h>
 
 #include <array>
@@ -7,8 +5,8 @@
 #include <utility>
 
 #include "server/text/json/json_fields.h"
-#include "server/text/pre_tokenizers/pattern_json.h"
-#include "server/text/unsupported.h"
+#include "server/text/pre_tokenizers/pre_tokenizer.h"
+#include "server/text/pre_tokenizers/regex.h"
 
 namespace recurve {
 namespace {
@@ -23,12 +21,11 @@ SplitBehavior read_behavior(Fields& fields) {
       {"MergedWithNext", SplitBehavior::kMergedWithNext},
       {"Contiguous", SplitBehavior::kContiguous},
   }};
-  const std::string wanted = fields.get_string("behavior");
+  const std::string given = fields.get_string("behavior");
   for (const auto& [name, behavior] : kNames) {
-    if (name == wanted) return behavior;
+    if (name == given) return behavior;
   }
-  throw UnsupportedTokenizer(
-      fmt::format("{}.behavior = {} is not supported", fields.where(), quote(wanted)));
+  fields.unsupported("behavior");
 }
 
 PreTokenizer::Split read_split(Fields& fields) {
@@ -38,8 +35,8 @@ PreTokenizer::Split read_split(Fields& fields) {
 // Rust's char::is_whitespace.
 PreTokenizer::Split white_space() { return {Regex(R"(\s+)"), SplitBehavior::kRemoved, false}; }
 
-// Runs of word characters, and of what is neither those nor white space, of which Rust's regular
-// expressions have two more than Oniguruma's.
+// Runs of word characters, and runs of other characters than those and white space. Two characters
+// are word characters for Rust's regular expressions, but not for Oniguruma.
 PreTokenizer::Split words_and_signs() {
   return {Regex(R"([\w\x{200C}\x{200D}]+|[^\w\s\x{200C}\x{200D}]+)"), SplitBehavior::kRemoved,
           true};
@@ -51,7 +48,7 @@ PreTokenizer::Split read_digits(Fields& fields) {
   return {Regex(individual ? R"(\p{N})" : R"(\p{N}+)"), SplitBehavior::kIsolated, false};
 }
 
-// Unicode's categories P, and what ASCII calls punctuation besides. Runs that are one piece are one
+// Unicode's categories P and the other punctuation of ASCII. If a run is one piece, it is one
 // match.
 PreTokenizer::Split read_punctuation(Fields& fields) {
   const SplitBehavior behavior =
@@ -72,15 +69,12 @@ PreTokenizer::Split read_delimiter(Fields& fields) {
   return {Regex(literal_pattern(fields.get_string("delimiter"))), SplitBehavior::kRemoved, false};
 }
 
-// Older files say `add_prefix_space` for what is prepend_scheme "always" and "never".
+// In older files, `add_prefix_space` means the prepend_scheme "always" or "never".
 PreTokenizer::Metaspace read_metaspace(Fields& fields, const PreTokenizer& before) {
   using Prepend = PreTokenizer::Metaspace::Prepend;
   fields.ignore("str_rep");
   PreTokenizer::Metaspace step{fields.get_string("replacement"), Prepend::kAlways, true};
-  if (step.mark != "\u2581") {
-    throw UnsupportedTokenizer(
-        fmt::format("{}.replacement = {} is not supported", fields.where(), quote(step.mark)));
-  }
+  if (step.mark != "\u2581") fields.unsupported("replacement");
   if (!fields.get_bool("add_prefix_space", true)) step.prepend = Prepend::kNever;
   if (fields.find("prepend_scheme") != nullptr) {
     const std::string scheme = fields.get_string("prepend_scheme");
@@ -93,7 +87,7 @@ PreTokenizer::Metaspace read_metaspace(Fields& fields, const PreTokenizer& befor
   }
   if (step.prepend == Prepend::kFirst && before.splits()) {
     throw UnsupportedTokenizer(fmt::format(
-        "{}.prepend_scheme = \"first\" behind a step that cuts is not supported", fields.where()));
+        "{}.prepend_scheme = \"first\" after a step that splits is not supported", fields.where()));
   }
   step.split = fields.get_bool("split", true);
   return step;
@@ -102,7 +96,7 @@ PreTokenizer::Metaspace read_metaspace(Fields& fields, const PreTokenizer& befor
 void add_steps(const Json& json, PreTokenizer& chain) {
   Fields fields(json, "pre_tokenizer");
   const std::string type = fields.get_string("type");
-  check_steps(fields, chain.steps().size());
+  fields.check_chain(chain.steps().size());
   if (type == "Sequence") {
     for (const Json& part : fields.get_array("pretokenizers")) add_steps(part, chain);
   } else if (type == "ByteLevel") {
@@ -122,13 +116,13 @@ void add_steps(const Json& json, PreTokenizer& chain) {
   } else if (type == "CharDelimiterSplit") {
     chain.add(read_delimiter(fields));
   } else if (type == "BertPreTokenizer") {
-    // White space is removed and signs are pieces; one step that cuts at both works on a text as it
-    // comes, whatever it is made of.
+    // White space is removed and each punctuation character is a piece. The first step splits at
+    // both, so that it can process a long text in parts.
     chain.add(
         PreTokenizer::Split{Regex(R"(\s+|[\p{P}\$\+<=>\^`\|~])"), SplitBehavior::kIsolated, false});
     chain.add(white_space());
   } else {
-    refuse_type(fields, type);
+    fields.unsupported("type");
   }
   fields.finish();
 }

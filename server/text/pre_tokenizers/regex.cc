@@ -1,14 +1,12 @@
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include "server/text/pre_tokenizers/regex.h"
 
+#define PCRE2_CODE_UNIT_WIDTH 8
 #include <fmt/core.h>
 #include <pcre2.h>
 
 #include <algorithm>
 
 #include "server/text/json/json_fields.h"
-#include "server/text/pre_tokenizers/oniguruma.h"
-#include "server/text/unsupported.h"
 #include "server/text/utf8.h"
 #include "server/text/work_limits.h"
 
@@ -17,10 +15,10 @@ namespace {
 
 constexpr size_t kMaxPatternBytes = 16 * 1024;
 constexpr uint32_t kMatchLimit =
-    20'000'000;  // steps of backtracking in one match: 16 MB of white space take one a byte
+    20'000'000;  // backtracking steps of one match: 16 MB of white space take one per byte
 constexpr uint32_t kHeapLimitKiB = 64 * 1024;
-constexpr size_t kSearchWindow = 1 << 20;  // bytes that are searched at once, to begin with
-constexpr size_t kJitStack = 1 << 20;      // bytes at most; a match of 16 MB takes some 50 KB
+constexpr size_t kSearchWindow = 1 << 20;  // bytes of the first window
+constexpr size_t kJitStack = 1 << 20;      // most bytes; a match of 16 MB takes about 50 KB
 
 template <auto free>
 struct Deleter {
@@ -35,7 +33,7 @@ using MatchData = std::unique_ptr<pcre2_match_data, Deleter<pcre2_match_data_fre
 using JitStack = std::unique_ptr<pcre2_jit_stack, Deleter<pcre2_jit_stack_free>>;
 
 pcre2_code* compile(std::string_view pattern, std::string_view original) {
-  // Ruby's ^ and $ are always those of a line; a newline is "\n" alone.
+  // In Ruby, ^ and $ always match at lines, and only "\n" is a newline.
   constexpr uint32_t kOptions = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
   const CompileContext context(pcre2_compile_context_create(nullptr));
   if (!context) throw std::bad_alloc();
@@ -51,13 +49,13 @@ pcre2_code* compile(std::string_view pattern, std::string_view original) {
     throw UnsupportedTokenizer(fmt::format("the regular expression {} does not compile: {}",
                                            quote(original), reinterpret_cast<const char*>(reason)));
   }
-  // If this fails, the interpreter does the same, slower.
+  // If this fails, the interpreter is used, which is slower.
   pcre2_jit_compile(code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
   return code;
 }
 
-// What matching works in. One a thread, so that Regex stays constant, and a search of a short text
-// does not begin with allocations.
+// Scratch memory of matching. One per thread, so that Regex is constant and the search of a short
+// text allocates nothing.
 struct Scratch {
   MatchContext context{pcre2_match_context_create(nullptr)};
   MatchData data{pcre2_match_data_create(1, nullptr)};
@@ -76,25 +74,25 @@ const Scratch& this_thread_scratch() {
   return scratch;
 }
 
-[[noreturn]] void give_up(std::string_view pattern, int result) {
+[[noreturn]] void refuse_text(std::string_view pattern, int result) {
   unsigned char reason[256] = {};
   pcre2_get_error_message(result, reason, sizeof reason);
-  throw TextRefused(fmt::format("the tokenizer's pattern {} cannot cut the text: {}",
+  throw TextRefused(fmt::format("the tokenizer's pattern {} cannot split the text: {}",
                                 quote(pattern), reinterpret_cast<const char*>(reason)));
 }
 
-// From within a match: a result below 0 ends it.
+// A callout, which ends the match by a result below 0.
 int end_if_unwanted(pcre2_callout_block*, void* limits) {
   const auto* unwanted = static_cast<const WorkLimits*>(limits)->unwanted;
   const bool ends = unwanted != nullptr && unwanted->load(std::memory_order_relaxed);
   return ends ? PCRE2_ERROR_CALLOUT : 0;
 }
 
-// Matches in the part of a text that is looked at.
+// Searches in one window of a text.
 class Matcher {
  public:
-  // `more`: text may follow. A search then ends in PCRE2_ERROR_PARTIAL wherever it would have to
-  // know it (pcre2partial(3), PCRE2_PARTIAL_HARD). `limits`: of code that calls out, else null.
+  // `more`: text may follow. A search then ends in PCRE2_ERROR_PARTIAL if its result depends on it
+  // (pcre2partial(3), PCRE2_PARTIAL_HARD). `limits`: for code that calls out, else null.
   Matcher(const pcre2_code* code, std::string_view text, bool more, const WorkLimits* limits)
       : code_(code),
         text_(text),
@@ -109,7 +107,7 @@ class Matcher {
   }
 
   // PCRE2's result for the first match at or after `offset`: above 0 if begin() and end() are set;
-  // PCRE2_ERROR_PARTIAL if begin() is, where a match may begin.
+  // PCRE2_ERROR_PARTIAL if only begin() is set, where a match may begin.
   int search(size_t offset) {
     const int result = run(run_, offset, options_);
     if (result != PCRE2_ERROR_JIT_STACKLIMIT) return result;
@@ -129,21 +127,14 @@ class Matcher {
   std::string_view text_;
   const uint32_t options_;
   const Scratch& scratch_;
-  const size_t* const match_;   // its two ends
-  decltype(&pcre2_match) run_;  // pcre2_jit_match() checks less before it begins
+  const size_t* const match_;   // begin and end
+  decltype(&pcre2_match) run_;  // pcre2_jit_match() skips some checks
 };
 
-// Of `text`, what a window from byte `from` on sees.
+// The text up to the end of a window that begins at byte `from`.
 std::string_view head(std::string_view text, size_t from, size_t window) {
   if (text.size() - from <= window) return text;
   return text.substr(0, from + whole_characters(text.substr(from), window));
-}
-
-size_t next_character(std::string_view text, size_t at) {
-  do {
-    ++at;
-  } while (at < text.size() && is_continuation(text[at]));
-  return at;
 }
 
 }  // namespace
@@ -156,10 +147,10 @@ Regex::Regex(std::string_view oniguruma_pattern)
           compile(oniguruma_to_interruptible_pcre2(oniguruma_pattern), oniguruma_pattern),
           Deleter<pcre2_code_free>()) {}
 
-// In windows, so that a text is never looked at for long at once: a match that reaches past one is
-// looked for again in a wider one.
+// Searches in windows, so that one call of PCRE2 is short. A match that does not end in a window is
+// searched again in a larger one.
 void Regex::find_on(std::string_view text, bool last, bool invert, const WorkLimits& limits,
-                    Search* search, const Take& take) const {
+                    Search* search, const Sink& sink) const {
   auto& [done, from, matched, reach] = *search;
   while (last ? from <= text.size() : from < text.size()) {
     const size_t window = std::max(kSearchWindow, 2 * reach);
@@ -173,11 +164,12 @@ void Regex::find_on(std::string_view text, bool last, bool invert, const WorkLim
       const size_t begin = matcher.begin();
       const size_t end = matcher.end();
       reach = 0;
-      if (begin == end && matched && end == done) {  // an empty match right after a match is none
+      if (begin == end && matched &&
+          end == done) {  // an empty match directly after a match does not count
         from = next_character(text, from);
       } else {
-        if (done != begin) take({done, begin, invert});
-        take({begin, end, !invert});
+        if (done != begin) sink({done, begin, invert});
+        sink({begin, end, !invert});
         done = from = end;
         matched = true;
       }
@@ -193,14 +185,14 @@ void Regex::find_on(std::string_view text, bool last, bool invert, const WorkLim
       from = seen.size();
       reach = 0;
     } else if (result < 0) {
-      give_up(pattern_, result);
+      refuse_text(pattern_, result);
     }
   }
   if (!last) {
     from = text.size();
     return;
   }
-  if (done != text.size()) take({done, text.size(), invert});
+  if (done != text.size()) sink({done, text.size(), invert});
 }
 
 size_t Regex::lookbehind() const {
@@ -212,6 +204,26 @@ size_t Regex::lookbehind() const {
 bool Regex::matches_all(std::string_view text) const {
   Matcher matcher(code_.get(), text, /*more=*/false, nullptr);
   return matcher.search(0) > 0 && matcher.begin() == 0 && matcher.end() == text.size();
+}
+
+std::string literal_pattern(const std::string& text) {
+  std::string pattern;
+  for (const char c : text) {
+    const bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                       static_cast<unsigned char>(c) >= 0x80 || c == '\n' || c == '\r' ||
+                       c == '\t' || c == '\0';
+    if (!plain) pattern.push_back('\\');
+    pattern.push_back(c);
+  }
+  return pattern;
+}
+
+Regex read_pattern(Fields& fields) {
+  Fields pattern(fields.require("pattern"), fields.where() + ".pattern");
+  const bool literal = pattern.find("String") != nullptr;
+  const std::string text = pattern.get_string(literal ? "String" : "Regex");
+  pattern.finish();
+  return Regex(literal ? literal_pattern(text) : text);
 }
 
 }  // namespace recurve

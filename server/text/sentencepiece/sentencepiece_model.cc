@@ -17,22 +17,14 @@ namespace recurve {
 namespace {
 
 // Field numbers of google/sentencepiece src/sentencepiece_model.proto.
-constexpr uint64_t kPieces = 1;
-constexpr uint64_t kTrainerSpec = 2;
-constexpr uint64_t kNormalizerSpec = 3;
-constexpr uint64_t kSpaceAsSuffix = 24;     // of TrainerSpec
-constexpr uint64_t kModelType = 3;          // of TrainerSpec
-constexpr uint64_t kByteFallback = 35;      // of TrainerSpec
-constexpr uint64_t kUnknownSurface = 44;    // of TrainerSpec
-constexpr uint64_t kBosPiece = 46;          // of TrainerSpec
-constexpr uint64_t kEosPiece = 47;          // of TrainerSpec
-constexpr uint64_t kPieceName = 1;          // of SentencePiece
-constexpr uint64_t kPieceScore = 2;         // likewise
-constexpr uint64_t kPieceType = 3;          // likewise
-constexpr uint64_t kCharsMap = 2;           // of NormalizerSpec
-constexpr uint64_t kAddDummyPrefix = 3;     // of NormalizerSpec
-constexpr uint64_t kRemoveExtraSpaces = 4;  // of NormalizerSpec
-constexpr uint64_t kEscapeSpaces = 5;       // of NormalizerSpec
+constexpr uint64_t kPieces = 1, kTrainerSpec = 2, kNormalizerSpec = 3;
+// Of TrainerSpec.
+constexpr uint64_t kSpaceAsSuffix = 24, kModelType = 3, kByteFallback = 35, kUnknownSurface = 44,
+                   kBosPiece = 46, kEosPiece = 47;
+// Of SentencePiece.
+constexpr uint64_t kPieceName = 1, kPieceScore = 2, kPieceType = 3;
+// Of NormalizerSpec.
+constexpr uint64_t kCharsMap = 2, kAddDummyPrefix = 3, kRemoveExtraSpaces = 4, kEscapeSpaces = 5;
 
 [[noreturn]] void broken() {
   throw std::runtime_error("the file is truncated or not a SentencePiece model");
@@ -131,12 +123,12 @@ void read_piece(std::string_view bytes, SentencePieceModel& model) {
   piece.control = piece.type == PieceType::kControl;
 }
 
-void take_as_control(SentencePieceModel& model, const TokenFiles& others) {
+void mark_control_pieces(SentencePieceModel& model, const TokenFiles& others) {
   std::unordered_set<std::string_view> names;
   std::unordered_set<int32_t> ids;
-  for (const StatedToken& stated : others.control) {
-    if (stated.id) ids.insert(*stated.id);
-    if (!stated.id && !is_one_character(stated.name)) names.insert(stated.name);
+  for (const NamedToken& named : others.control) {
+    if (named.id) ids.insert(*named.id);
+    if (!named.id && !is_one_character(named.name)) names.insert(named.name);
   }
   for (size_t id = 0; id < model.pieces.size(); ++id) {
     SentencePieceModel::Piece& piece = model.pieces[id];
@@ -145,27 +137,29 @@ void take_as_control(SentencePieceModel& model, const TokenFiles& others) {
     if (piece.type == PieceType::kByte) continue;
     if (!named && !(added && ids.contains(static_cast<int32_t>(id)))) continue;
     piece.control = true;
-    // Unknown characters still become the one for these.
+    // The piece of unknown characters remains one.
     if (piece.type != PieceType::kUnknown) piece.type = PieceType::kControl;
   }
 }
 
-void check_exists(const SentencePieceModel& model, const std::optional<StatedToken>& stated) {
-  if (!stated) return;
+void check_exists(const SentencePieceModel& model, const std::optional<NamedToken>& named) {
+  if (!named) return;
   for (const SentencePieceModel::Piece& piece : model.pieces) {
-    if (piece.name == stated->name) return;
+    if (piece.name == named->name) return;
   }
-  throw std::runtime_error(fmt::format("{} names the {} {}, which does not exist", stated->file,
-                                       stated->key, quote(stated->name)));
+  throw std::runtime_error(fmt::format("{} names the {} {}, which does not exist", named->file,
+                                       named->key, quote(named->name)));
 }
 
-// Byte pieces are none, or one for each byte.
+// There must be no byte pieces, or one for each byte.
 void check_bytes(const SentencePieceModel& model) {
   std::bitset<256> found;
   for (const SentencePieceModel::Piece& piece : model.pieces) {
     if (piece.type != PieceType::kByte) continue;
     const int byte = byte_of_name(piece.name);
-    if (byte < 0) throw std::runtime_error(fmt::format("{} is no byte", quote(piece.name)));
+    if (byte < 0)
+      throw std::runtime_error(
+          fmt::format("the piece {} of type BYTE must be <0x00> to <0xFF>", quote(piece.name)));
     found.set(static_cast<size_t>(byte));
   }
   if (model.byte_fallback ? found.all() : found.none()) return;
@@ -187,7 +181,7 @@ void check_pieces(const SentencePieceModel& model) {
     normal |= piece.type == PieceType::kNormal;
   }
   if (unknown != 1) {
-    throw std::runtime_error(fmt::format("{} pieces are for unknown text, not 1", unknown));
+    throw std::runtime_error(fmt::format("expected one piece of type UNKNOWN, found {}", unknown));
   }
   if (!normal) throw std::runtime_error("no piece is of type NORMAL");
 }
@@ -195,7 +189,7 @@ void check_pieces(const SentencePieceModel& model) {
 }  // namespace
 
 void check(const SentencePieceModel& model) {
-  // A file that is cut between two of its parts is a model with default settings.
+  // A file that is truncated between two fields parses as a model with default settings.
   if (!model.has_trainer_spec || !model.has_normalizer_spec || model.pieces.empty()) broken();
   if (model.pieces.size() > std::numeric_limits<int32_t>::max() / 2) {
     throw std::runtime_error(fmt::format("{} pieces are too many", model.pieces.size()));
@@ -212,10 +206,10 @@ void check(const SentencePieceModel& model) {
   check_bytes(model);
 }
 
-void take_stated(SentencePieceModel& model, const TokenFiles& others) {
+void mark_named_tokens(SentencePieceModel& model, const TokenFiles& others) {
   check_exists(model, others.bos);
   check_exists(model, others.eos);
-  take_as_control(model, others);
+  mark_control_pieces(model, others);
 }
 
 SentencePieceModel read_sentencepiece_model(std::string_view bytes) {

@@ -7,7 +7,7 @@
 
 namespace recurve {
 
-enum class ModelType { kUnigram = 1, kBpe = 2 };  // not supported: words 3, characters 4
+enum class ModelType { kUnigram = 1, kBpe = 2 };  // not supported: WORD = 3, CHAR = 4
 enum class PieceType {
   kNormal = 1,
   kUnknown = 2,
@@ -17,18 +17,18 @@ enum class PieceType {
   kByte = 6,
 };
 
-// Fields of sentencepiece_model.proto, read from a model's bytes. Defaults are those of the proto.
+// Fields of sentencepiece_model.proto, with the defaults of the proto.
 struct SentencePieceModel {
   struct Piece {
-    std::string_view name;  // within the bytes that were read
+    std::string_view name;  // in the bytes of the file
     float score = 0;
     PieceType type = PieceType::kNormal;
-    bool control = false;  // of type kControl, or taken for one (take_stated)
+    bool control = false;  // of type kControl, or marked by mark_named_tokens()
   };
   std::vector<Piece> pieces;             // ModelProto.pieces
   ModelType type = ModelType::kUnigram;  // TrainerSpec.model_type
   bool has_trainer_spec = false;         // ModelProto.trainer_spec
-  bool byte_fallback = false;            // TrainerSpec: unknown characters become byte pieces
+  bool byte_fallback = false;            // TrainerSpec: byte pieces for unknown characters
   std::string_view bos = "<s>";          // TrainerSpec.bos_piece
   std::string_view eos = "</s>";         // TrainerSpec.eos_piece
   std::string_view unknown_text = " \xE2\x81\x87 ";  // TrainerSpec.unk_surface
@@ -40,13 +40,13 @@ struct SentencePieceModel {
   std::string_view charsmap;  // NormalizerSpec.precompiled_charsmap, may be empty
 };
 
-// Throws std::runtime_error if the model is incomplete or contradicts itself (which the library
-// would refuse too), or is of a kind that is not supported.
+// Throws std::runtime_error if the model is incomplete, inconsistent or of a type that is not
+// supported.
 void check(const SentencePieceModel& model);
 
-// Makes control pieces of those that other files name. Throws std::runtime_error where BOS or EOS
-// of these is no piece.
-void take_stated(SentencePieceModel& model, const TokenFiles& others);
+// Marks the pieces that other files name as control tokens. Throws std::runtime_error if BOS or EOS
+// of these files is not a piece.
+void mark_named_tokens(SentencePieceModel& model, const TokenFiles& others);
 
 // Throws std::runtime_error if the bytes are not a protobuf message.
 SentencePieceModel read_sentencepiece_model(std::string_view bytes);

@@ -12,58 +12,54 @@
 
 namespace recurve {
 
-// What a SentencePiece model does to a text before it is cut into pieces: characters are rewritten,
-// the longest key of its map first, what a user has defined stays as it is, spaces become marks,
-// are collapsed and dropped at the ends of the text, and one is put in front. Constant after
-// construction.
-// Source: google/sentencepiece src/normalizer.cc, Normalizer::Normalize (0.1.97).
+// The normalization of a SentencePiece model: replaces the longest keys of its map except in
+// user-defined pieces, replaces spaces by marks, and depending on the model collapses spaces,
+// removes them at the ends of the text, and prepends one. Constant after construction. Source:
+// google/sentencepiece src/normalizer.cc, Normalizer::Normalize (0.1.97).
 class SentencePieceNormalizer {
  public:
-  // Throws std::runtime_error if the model's map is broken.
+  // Throws std::runtime_error if the model's map is invalid.
   explicit SentencePieceNormalizer(const SentencePieceModel& model);
 
-  // One text, which comes in parts.
+  // One text that arrives in parts.
   class Text {
    public:
-    // The normalizer outlives it. A text that is kContinued keeps the spaces in front, of which
-    // there is one where they are collapsed, and gets none.
+    // The normalizer must outlive it. If a text is kContinued, nothing is prepended, and spaces at
+    // its beginning are collapsed but not removed.
     Text(const SentencePieceNormalizer& normalizer, TextPosition position);
 
-    // Appends what nothing that follows can change any more. `utf8`: whole characters; `last`: the
-    // text ends with them, and nothing may come after.
+    // Takes the next part, in whole characters; `last`: it is the last. Appends the output that no
+    // later part can change.
     void push(std::string_view utf8, bool last, std::string& out);
-    // Bytes that wait for what follows them.
-    size_t held() const { return text_.size() + marks_held_; }
+    // Bytes whose output is not certain yet.
+    size_t held() const { return text_.size() + held_marks_; }
 
    private:
     void begin(std::string& out);
-    void add(std::string_view written, std::string& out);
+    void add(std::string_view text, std::string& out);
     void add_mark(std::string& out);
 
     const SentencePieceNormalizer* normalizer_;
     bool begun_;
-    bool space_before_;      // spaces are dropped here
-    size_t marks_held_ = 0;  // that may be the last
-    std::string text_;       // not rewritten yet
+    bool drops_spaces_;      // at the current position
+    size_t held_marks_ = 0;  // marks that may be at the end
+    std::string text_;       // input that is not processed yet
   };
 
  private:
-  // The first of a text that is rewritten by itself: so many bytes of it, and what is written
-  // there.
+  // The first bytes of a text, and their replacement.
   struct Prefix {
     size_t bytes;
-    std::string_view written;
+    std::string_view replacement;
   };
-  // Nothing if it depends on what follows; `last`: nothing does.
-  std::optional<Prefix> first_of(std::string_view utf8, bool last) const;
-  std::optional<size_t> defined_bytes(std::string_view utf8, bool last) const;
+  // Empty if it depends on later text, which `last` excludes.
+  std::optional<Prefix> first_prefix(std::string_view utf8, bool last) const;
 
   std::optional<CharsMap> map_;
-  Trie defined_;  // by a user
-  bool defines_ = false;
+  Trie defined_;  // user-defined pieces
   const bool adds_prefix_;
   const bool collapses_;
-  const std::string_view mark_;  // what a space becomes
+  const std::string_view mark_;  // the replacement of a space
 };
 
 }  // namespace recurve

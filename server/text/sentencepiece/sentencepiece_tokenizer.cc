@@ -8,11 +8,9 @@
 #include <vector>
 
 #include "server/text/models/word_model.h"
-#include "server/text/sentencepiece/sentencepiece_borders.h"
-#include "server/text/sentencepiece/sentencepiece_bpe.h"
 #include "server/text/sentencepiece/sentencepiece_model.h"
 #include "server/text/sentencepiece/sentencepiece_normalizer.h"
-#include "server/text/sentencepiece/sentencepiece_unigram.h"
+#include "server/text/sentencepiece/sentencepiece_segmentation.h"
 #include "server/text/tokenizers/added_tokens.h"
 #include "server/text/tokenizers/token_decoder.h"
 
@@ -42,7 +40,7 @@ class SentencePieceTokenizer final : public Tokenizer {
       : leading_space_(leading_space_of(model)),
         marks_start_(model.add_dummy_prefix),
         normalizer_(model),
-        borders_(model, model.byte_fallback),
+        boundaries_(model, model.byte_fallback),
         segmentation_(segmentation_of(model)) {
     for (const SentencePieceModel::Piece& piece : model.pieces) add(piece, model.unknown_text);
     bos_id_ = control_id(model, model.bos);
@@ -98,65 +96,44 @@ class SentencePieceTokenizer final : public Tokenizer {
     return control ? id : std::nullopt;
   }
 
-  // Normalised text is segmented in blocks of about this size, which is exact (borders_) and keeps
-  // time linear.
+  // Normalized text is segmented in blocks of about this size, at boundaries, in linear time.
   static constexpr size_t kBlockBytes = 16 << 10;
-  static constexpr size_t kLookedAt = 4;  // bytes of the character that a border needs
+  static constexpr size_t kMostBytes = 4;  // of a character
 
-  class Encoder final : public TextEncoder {
+  class Encoder final : public ControlTokenEncoder {
    public:
     Encoder(const SentencePieceTokenizer& tokenizer, SpecialTokens special, TextPosition position,
             const WorkLimits& limits)
-        : tokenizer_(tokenizer),
-          limits_(limits),
+        : ControlTokenEncoder(tokenizer.controls_, special, limits),
+          tokenizer_(tokenizer),
           words_(tokenizer.segmentation_->encoder()),
-          normalization_(tokenizer.normalizer_, position) {
-      set_special(special, nullptr);
-    }
+          normalization_(tokenizer.normalizer_, position) {}
 
-    void push(std::string_view utf8, bool last, std::vector<int32_t>* ids) override {
-      limits_.check();
-      if (!controls_) return add_text(utf8, last, ids);
-      for (const AddedSpan& span : controls_->push(utf8, trusted_, last)) {
-        if (span.id < 0) {
-          add_text(span.text, false, ids);
-        } else {
-          add_text({}, true, ids);
-          ids->push_back(span.id);
-        }
-      }
-      if (last) add_text({}, true, ids);
-    }
-    // Nothing is looked for until something can be found.
-    void set_special(SpecialTokens special, std::vector<int32_t>*) override {
-      trusted_ = special == SpecialTokens::kParse;
-      if (trusted_ && !controls_) controls_.emplace(tokenizer_.controls_);
-    }
     size_t held() const override {
-      return text_.size() + normalization_.held() + (controls_ ? controls_->held() : 0);
+      return text_.size() + normalization_.held() + ControlTokenEncoder::held();
     }
 
    private:
-    void add_text(std::string_view part, bool last, std::vector<int32_t>* ids) {
+    void add_text(std::string_view part, bool last, std::vector<int32_t>* ids) override {
       normalization_.push(part, last, text_);
       size_t begin = 0;
       while (text_.size() - begin > kBlockBytes) {
         const std::string_view rest = std::string_view(text_).substr(begin);
-        const size_t border = tokenizer_.borders_.find(rest, std::max(searched_, kBlockBytes));
-        if (border == rest.npos) {
-          searched_ = rest.size() - std::min(rest.size(), kLookedAt);
+        const size_t boundary = tokenizer_.boundaries_.find(rest, std::max(searched_, kBlockBytes));
+        if (boundary == rest.npos) {
+          searched_ = rest.size() - std::min(rest.size(), kMostBytes);
           break;
         }
-        encode(rest.substr(0, border), ids);
+        encode(rest.substr(0, boundary), ids);
         searched_ = 0;
-        begin += border;
+        begin += boundary;
       }
       text_.erase(0, begin);
       if (!last) return;
       encode(text_, ids);
       text_.clear();
       searched_ = 0;
-      // What stands behind a control token begins a text.
+      // A new text begins after a control token.
       normalization_ = SentencePieceNormalizer::Text(tokenizer_.normalizer_, TextPosition::kStart);
     }
 
@@ -168,13 +145,10 @@ class SentencePieceTokenizer final : public Tokenizer {
     }
 
     const SentencePieceTokenizer& tokenizer_;
-    const WorkLimits limits_;
     std::unique_ptr<WordEncoder> words_;
-    std::optional<AddedTokenScanner> controls_;
-    bool trusted_ = false;
     SentencePieceNormalizer::Text normalization_;
-    std::string text_;     // normalised
-    size_t searched_ = 0;  // there is no border before
+    std::string text_;     // normalized
+    size_t searched_ = 0;  // there is no boundary before this byte
   };
 
   static std::unique_ptr<const WordModel> segmentation_of(const SentencePieceModel& model) {
@@ -193,8 +167,8 @@ class SentencePieceTokenizer final : public Tokenizer {
   LeadingSpace leading_space_;
   bool marks_start_;
   SentencePieceNormalizer normalizer_;
-  SentencePieceBorders borders_;
-  std::unique_ptr<const WordModel> segmentation_;  // of normalised text
+  SentencePieceBoundaries boundaries_;
+  std::unique_ptr<const WordModel> segmentation_;  // of normalized text
   std::unordered_map<std::string, int32_t> ids_;   // by name
   std::optional<int32_t> bos_id_, eos_id_;
   std::vector<bool> control_;       // [id]
@@ -210,7 +184,7 @@ std::unique_ptr<Tokenizer> parse_sentencepiece(std::string_view bytes, const std
   try {
     SentencePieceModel model = read_sentencepiece_model(bytes);
     check(model);
-    take_stated(model, others);
+    mark_named_tokens(model, others);
     return std::make_unique<SentencePieceTokenizer>(model);
   } catch (const std::exception& e) {
     throw std::runtime_error(fmt::format("{}: {}", file, e.what()));

@@ -9,14 +9,14 @@
 
 namespace recurve {
 
-// A tokenizer from the bytes of a SentencePiece tokenizer.model of type unigram or BPE, with the
-// ids of the SentencePiece library. Decoding through StreamDecoder gives what the library's Decode
-// gives, but for byte pieces that do not add up to UTF-8, where StreamDecoder's rule holds.
+// Reads a SentencePiece tokenizer.model of type Unigram or BPE. Its ids are those of the
+// SentencePiece library. StreamDecoder decodes like the library's Decode, except for byte pieces
+// that are not valid UTF-8 together.
 //
-// `others` names pieces that are control tokens though the model says something else of them, as
-// those that begin and end Gemma's turns: a text that is not trusted cannot have them.
+// `others` names pieces that are control tokens although the model has another type for them, like
+// those around Gemma's turns. Text that is not trusted does not become control tokens.
 //
-// `file` names the source in messages. Throws std::runtime_error with one sentence.
+// `file` names the source in messages. Throws std::runtime_error.
 std::unique_ptr<Tokenizer> parse_sentencepiece(std::string_view model, const std::string& file,
                                                const TokenFiles& others = {});
 

@@ -10,18 +10,14 @@ namespace recurve {
 namespace {
 
 std::string_view first_character(std::string_view text) {
-  size_t n = text.empty() ? 0 : 1;
-  while (n < text.size() && is_continuation(text[n])) ++n;
-  return text.substr(0, n);
+  return text.substr(0, text.empty() ? 0 : next_character(text, 0));
 }
 
 std::string_view last_character(std::string_view text) {
-  size_t n = text.empty() ? 0 : 1;
-  while (n < text.size() && is_continuation(text[text.size() - n])) ++n;
-  return text.substr(text.size() - n);
+  return text.substr(characters_before(text, text.size(), 1));
 }
 
-// Rust's regex crate, UTS #18: \w has the join controls too, \s is White_Space.
+// As in Rust's regex crate (UTS #18): \w includes the join controls, \s is White_Space.
 bool is_word(std::string_view character) {
   static const Regex word(R"([\w\x{200C}\x{200D}])");
   return !character.empty() && word.matches_all(character);
@@ -62,19 +58,14 @@ void AddedTokenFinder::add(const AddedToken& token, std::string_view content) {
 AddedTokenFinder::Match AddedTokenFinder::longest_at(std::string_view text, size_t at) const {
   Match best;
   if (!can_start_[static_cast<unsigned char>(text[at])]) return best;
-  int32_t node = Trie::kRoot;
-  for (size_t i = at; i < text.size(); ++i) {
-    node = trie_.next(node, text[i]);
-    if (node == Trie::kNone) return best;
-    const int32_t token = trie_.number(node);
-    if (token != Trie::kNone) best = {&tokens_[static_cast<size_t>(token)], i + 1 - at};
-  }
-  best.open = true;
+  const Trie::Match found = trie_.longest(text.substr(at));
+  if (found.bytes > 0) best = {&tokens_[static_cast<size_t>(found.number)], found.bytes};
+  best.open = found.open;
   return best;
 }
 
 std::vector<AddedSpan> AddedTokenScanner::push(std::string_view utf8, bool trusted, bool last) {
-  forget();
+  drop_finished();
   if (trusted && !utf8.empty()) {
     const bool touches = !trusted_.empty() && trusted_.back().end == text_.size();
     if (!touches) trusted_.push_back({text_.size(), text_.size()});
@@ -86,53 +77,58 @@ std::vector<AddedSpan> AddedTokenScanner::push(std::string_view utf8, bool trust
     const AddedTokenFinder::Match longest = finder_->longest_at(text_, at_);
     if (!last && longest.open) break;
     size_t next = at_ + std::max<size_t>(longest.length, 1);
-    const AddedTokenFinder::Match match = without_strangers(longest, &next);
+    const AddedTokenFinder::Match match = trusted_match(longest, &next);
     if (!last && undecided(match)) break;
-    if (match.token != nullptr) cut(match, spans);
+    if (match.token != nullptr) add_token(match, spans);
     at_ = next;
   }
   size_t certain = at_;
-  if (!last && finder_->has_lstrip_) {  // a token that follows may take these spaces
+  if (!last && finder_->has_lstrip_) {  // a later token may include these spaces
     certain -= spaces_at_end(std::string_view(text_).substr(0, at_));
   }
   emit_text(certain, spans);
   return spans;
 }
 
-// Whether what follows the text could change what the match means.
+// Whether later text could change the match.
 bool AddedTokenScanner::undecided(const AddedTokenFinder::Match& match) const {
   if (match.token == nullptr) return false;
-  const std::string_view behind = std::string_view(text_).substr(at_ + match.length);
-  return (match.token->single_word && behind.empty()) ||
-         (match.token->rstrip && spaces_at_start(behind) == behind.size());
+  const std::string_view after = std::string_view(text_).substr(at_ + match.length);
+  return (match.token->single_word && after.empty()) ||
+         (match.token->rstrip && spaces_at_start(after) == after.size());
 }
 
-// The match itself unless it is a control token that is not all trusted. Then a shorter one that
-// is, so that what a stranger writes behind a control token cannot undo it; else none, and the
-// search goes on behind what it covers (`next`), unless some of that is trusted.
-AddedTokenFinder::Match AddedTokenScanner::without_strangers(const AddedTokenFinder::Match& match,
-                                                             size_t* next) const {
+// The match itself, unless it is a control token that is not entirely trusted. Then a shorter one
+// that is, so that untrusted text after a control token cannot change it; else none. Sets `next` to
+// where the search continues: after the text of the match, unless some of it is trusted.
+AddedTokenFinder::Match AddedTokenScanner::trusted_match(const AddedTokenFinder::Match& match,
+                                                         size_t* next) const {
   if (match.token == nullptr || !match.token->special) return match;
-  const ByteRange* around = trusted_around(at_);
+  const ByteRange* around = trusted_at(at_);
   const size_t end = at_ + match.length;
   if (around != nullptr && end <= around->end) return match;
   AddedTokenFinder::Match shorter;
   if (around != nullptr) {
     shorter = finder_->longest_at(std::string_view(text_).substr(0, around->end), at_);
   }
-  const bool apart = around == nullptr && trusted_around(end - 1) == nullptr;
+  const bool apart = around == nullptr && trusted_at(end - 1) == nullptr;
   if (!apart) *next = at_ + std::max<size_t>(shorter.length, 1);
   return shorter;
 }
 
-const ByteRange* AddedTokenScanner::trusted_around(size_t at) const {
-  const auto range =
-      std::lower_bound(trusted_.begin(), trusted_.end(), at,
-                       [](const ByteRange& r, size_t byte) { return r.end <= byte; });
+// The first trusted range that ends after byte `at`.
+std::vector<ByteRange>::const_iterator AddedTokenScanner::trusted_from(size_t at) const {
+  return std::ranges::upper_bound(trusted_, at, {}, &ByteRange::end);
+}
+
+// The trusted range that contains byte `at`; null: none.
+const ByteRange* AddedTokenScanner::trusted_at(size_t at) const {
+  const auto range = trusted_from(at);
   return range != trusted_.end() && range->begin <= at ? &*range : nullptr;
 }
 
-void AddedTokenScanner::cut(const AddedTokenFinder::Match& match, std::vector<AddedSpan>& spans) {
+void AddedTokenScanner::add_token(const AddedTokenFinder::Match& match,
+                                  std::vector<AddedSpan>& spans) {
   const std::string_view text = text_;
   size_t begin = at_;
   size_t end = at_ + match.length;
@@ -151,9 +147,7 @@ void AddedTokenScanner::cut(const AddedTokenFinder::Match& match, std::vector<Ad
 
 void AddedTokenScanner::emit_text(size_t end, std::vector<AddedSpan>& spans) {
   while (done_ < end) {
-    const auto range =
-        std::lower_bound(trusted_.begin(), trusted_.end(), done_,
-                         [](const ByteRange& r, size_t byte) { return r.end <= byte; });
+    const auto range = trusted_from(done_);
     const bool trusted = range != trusted_.end() && range->begin <= done_;
     const size_t border = range == trusted_.end() ? end : trusted ? range->end : range->begin;
     const size_t to = std::min(end, border);
@@ -162,8 +156,8 @@ void AddedTokenScanner::emit_text(size_t end, std::vector<AddedSpan>& spans) {
   }
 }
 
-// Drops all but the last character of what has been given out and searched.
-void AddedTokenScanner::forget() {
+// Drops the text that has been returned and searched, except its last character.
+void AddedTokenScanner::drop_finished() {
   const size_t seen = std::min(at_, done_);
   const size_t drop = seen - last_character(std::string_view(text_).substr(0, seen)).size();
   text_.erase(0, drop);
@@ -173,6 +167,31 @@ void AddedTokenScanner::forget() {
   for (ByteRange& range : trusted_) {
     range = {std::max(range.begin, drop) - drop, range.end - drop};
   }
+}
+
+ControlTokenEncoder::ControlTokenEncoder(const AddedTokenFinder& controls, SpecialTokens special,
+                                         const WorkLimits& limits)
+    : limits_(limits), controls_(controls) {
+  set_special(special, nullptr);
+}
+
+void ControlTokenEncoder::push(std::string_view utf8, bool last, std::vector<int32_t>* ids) {
+  limits_.check();
+  if (!scanner_) return add_text(utf8, last, ids);
+  for (const AddedSpan& span : scanner_->push(utf8, trusted_, last)) {
+    if (span.id < 0) {
+      add_text(span.text, false, ids);
+    } else {
+      add_text({}, true, ids);
+      ids->push_back(span.id);
+    }
+  }
+  if (last) add_text({}, true, ids);
+}
+
+void ControlTokenEncoder::set_special(SpecialTokens special, std::vector<int32_t>*) {
+  trusted_ = special == SpecialTokens::kParse;
+  if (trusted_ && !scanner_) scanner_.emplace(controls_);
 }
 
 }  // namespace recurve

@@ -3,11 +3,10 @@
 #include <set>
 #include <stdexcept>
 
-#include "server/text/json/read_file.h"
+#include "server/text/json/json_fields.h"
 #include "server/text/sentencepiece/sentencepiece_tokenizer.h"
 #include "server/text/tokenizers/tokenizer.h"
 #include "server/text/tokenizers/tokenizer_json.h"
-#include "server/text/unsupported.h"
 #include "server/text/world/world_tokenizer.h"
 
 namespace recurve {
@@ -15,7 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// rwkv_vocab_v20230424.txt; empty: there is none. Which of several is the model's, nothing says.
+// The path of rwkv_vocab_v20230424.txt, empty if there is none. Refuses several vocabularies, since
+// no file tells which is the model's.
 fs::path find_world_vocabulary(const fs::path& model_dir) {
   std::set<std::string> found;
   std::error_code error;
@@ -24,7 +24,7 @@ fs::path find_world_vocabulary(const fs::path& model_dir) {
     if (name.starts_with("rwkv_vocab") && name.ends_with(".txt")) found.insert(name);
   }
   if (found.size() > 1) {
-    throw std::runtime_error(fmt::format("{}: wanted one vocabulary, found {} and {}; remove one",
+    throw std::runtime_error(fmt::format("{}: expected one vocabulary, found {} and {}; remove one",
                                          model_dir.string(), *found.begin(),
                                          *std::next(found.begin())));
   }
@@ -49,10 +49,10 @@ std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& model_dir, const Token
   }
   const fs::path world = find_world_vocabulary(model_dir);
   if (!world.empty()) return parse_world_vocabulary(read_text_file(world), world.string());
-  throw std::runtime_error(fmt::format(
-      "{}: no tokenizer; a file tokenizer.json, tokenizer.model or rwkv_vocab_v20230424.txt was "
-      "expected",
-      model_dir.string()));
+  throw std::runtime_error(
+      fmt::format("{}: no tokenizer found, expected tokenizer.json, tokenizer.model or "
+                  "rwkv_vocab_v20230424.txt",
+                  model_dir.string()));
 }
 
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& model_dir) {
@@ -62,8 +62,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& model_dir) {
 void check_fits(const Tokenizer& tokenizer, int64_t vocab_rows, const fs::path& model_dir) {
   if (tokenizer.size() <= vocab_rows) return;
   throw std::runtime_error(fmt::format(
-      "{}: the tokenizer has {} ids, the model's vocabulary only {} rows: they do not belong "
-      "together",
+      "{}: the tokenizer has {} ids, but the model's vocabulary only {} rows: they do not match",
       model_dir.string(), tokenizer.size(), vocab_rows));
 }
 

@@ -12,7 +12,7 @@ PipelineTokenizer::PipelineTokenizer(Parts parts) : parts_(std::move(parts)) {
   bytes_.resize(size);
   special_.resize(size);
   if (leading_space() == LeadingSpace::kFirstDiffers) first_bytes_.resize(size);
-  // Control tokens first: they win where two tokens look the same.
+  // Control tokens first: of two tokens with the same text, the control token is found.
   std::stable_sort(parts_.added.begin(), parts_.added.end(),
                    [](const AddedToken& a, const AddedToken& b) { return a.special > b.special; });
   for (const AddedToken& token : parts_.added) {
@@ -36,12 +36,6 @@ void PipelineTokenizer::set_texts() {
     bytes_[id].clear();
     if (!first_bytes_.empty()) first_bytes_[id].clear();
   }
-  for (size_t id = 0; id < parts_.texts.size(); ++id) bytes_[id] = parts_.texts[id].bytes;
-  space_mark_.resize(bytes_.size());
-  for (size_t id = 0; id < bytes_.size(); ++id) {
-    space_mark_[id] =
-        parts_.texts.empty() ? bytes_[id].starts_with(' ') : parts_.texts[id].has_space_mark;
-  }
 }
 
 void PipelineTokenizer::set_text(int32_t id, std::string_view name) {
@@ -50,7 +44,7 @@ void PipelineTokenizer::set_text(int32_t id, std::string_view name) {
   if (!first_bytes_.empty()) first_bytes_[i] = parts_.decoder.bytes_of(name, /*first=*/true);
 }
 
-// The stages of a text's way to ids, each of which gives on what has become certain.
+// The stages of encoding. Each passes on the output that later text cannot change.
 class PipelineEncoder final : public TextEncoder {
  public:
   PipelineEncoder(const PipelineTokenizer& tokenizer, SpecialTokens special, TextPosition position,
@@ -61,16 +55,16 @@ class PipelineEncoder final : public TextEncoder {
         in_raw_(tokenizer.in_raw_text_),
         normalization_(tokenizer.parts_.normalizer, position, limits),
         in_normal_(tokenizer.in_normal_text_),
-        words_(cutter(position, /*first=*/position == TextPosition::kStart)),
+        words_(splitter(position, /*first=*/position == TextPosition::kStart)),
         model_(tokenizer.parts_.model->encoder()) {}
 
-  // Small parts are read together: more of them the longer the text that waits for what follows, so
-  // that what is looked at again and again costs no more than a few times its length.
+  // Collects small parts, and the more the longer the text that the stages hold back: they may read
+  // it again for each part, which so costs at most a few times its length.
   void push(std::string_view utf8, bool last, std::vector<int32_t>* ids) override {
-    constexpr size_t kReadTogether = 4096;
+    constexpr size_t kLeastBytes = 4096;
     limits_.check();
     unread_.append(utf8);
-    if (!last && unread_.size() < std::max(kReadTogether, behind() / 2)) return;
+    if (!last && unread_.size() < std::max(kLeastBytes, held_in_stages() / 2)) return;
     read(last, ids);
   }
 
@@ -79,10 +73,12 @@ class PipelineEncoder final : public TextEncoder {
     trusted_ = special == SpecialTokens::kParse;
   }
 
-  size_t held() const override { return unread_.size() + behind() + words_.held(); }
+  size_t held() const override { return unread_.size() + held_in_stages() + words_.held(); }
 
  private:
-  size_t behind() const { return in_raw_.held() + normalization_.held() + in_normal_.held(); }
+  size_t held_in_stages() const {
+    return in_raw_.held() + normalization_.held() + in_normal_.held();
+  }
 
   void read(bool last, std::vector<int32_t>* ids) {
     for (const AddedSpan& span : in_raw_.push(std::exchange(unread_, {}), trusted_, last)) {
@@ -97,7 +93,7 @@ class PipelineEncoder final : public TextEncoder {
     if (last) add_text({}, normalization_trusted_, true, ids);
   }
 
-  // Text between two tokens, as it was written; `last`: it ends here.
+  // Adds raw text between two added tokens; `last`: it ends here.
   void add_text(std::string_view text, bool trusted, bool last, std::vector<int32_t>* ids) {
     if (tokenizer_.parts_.normalizer.steps().empty()) {
       return add_normal_text(text, trusted, last, ids);
@@ -128,22 +124,22 @@ class PipelineEncoder final : public TextEncoder {
 
   void add_words(std::string_view text, bool last, std::vector<int32_t>* ids) {
     words_.push(text, last, [&](std::string_view word) { model_->encode(word, limits_, *ids); });
-    if (last) words_ = cutter(TextPosition::kStart, /*first=*/false);
+    if (last) words_ = splitter(TextPosition::kStart, /*first=*/false);
   }
 
-  WordCutter cutter(TextPosition position, bool first) const {
+  WordSplitter splitter(TextPosition position, bool first) const {
     return {tokenizer_.parts_.pre_tokenizer, *tokenizer_.parts_.model, limits_, position, first};
   }
 
   const PipelineTokenizer& tokenizer_;
   const WorkLimits limits_;
   std::string unread_;
-  bool trusted_;  // what is unread
+  bool trusted_;  // unread_
   AddedTokenScanner in_raw_;
   Normalization normalization_;
-  bool normalization_trusted_ = false;  // what it holds
+  bool normalization_trusted_ = false;  // the text held by normalization_
   AddedTokenScanner in_normal_;
-  WordCutter words_;
+  WordSplitter words_;
   std::unique_ptr<WordEncoder> model_;
 };
 
@@ -166,17 +162,14 @@ bool PipelineTokenizer::is_special(int32_t id) const {
   return valid(id) && special_[static_cast<size_t>(id)];
 }
 
-std::optional<int32_t> PipelineTokenizer::id_of(std::string_view name) const {
-  for (const AddedToken& token : parts_.added) {
-    if (token.content == name) return token.id;
-  }
-  const auto found = parts_.vocabulary.find(std::string(name));
-  if (found == parts_.vocabulary.end()) return std::nullopt;
-  return found->second;
+std::optional<int32_t> PipelineTokenizer::Parts::id_of(std::string_view name) const {
+  const auto token = std::ranges::find(added, name, &AddedToken::content);
+  if (token != added.end()) return token->id;
+  const auto found = vocabulary.find(std::string(name));
+  return found == vocabulary.end() ? std::nullopt : std::optional(found->second);
 }
 
 std::string PipelineTokenizer::description() const {
-  if (!parts_.description.empty()) return parts_.description;
   return fmt::format("{}, {} tokens, {}", parts_.model->kind(), parts_.size,
                      parts_.model->details());
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,29 +18,26 @@
 
 namespace recurve {
 
-// The tokenizer of a tokenizer.json: added tokens are cut out of a text, what lies between them is
-// normalised and cut into words, and a model finds each word's ids.
+// The tokenizer of a tokenizer.json: it finds added tokens in a text, normalizes the text between
+// them and splits it into words, and a model finds the ids of each word.
 class PipelineTokenizer final : public Tokenizer {
  public:
   using Vocabulary = std::unordered_map<std::string, int32_t>;
 
-  // What tokenizer_json.cc reads from the file, and has checked: ids are unique and in [0, size).
+  // The parts of the file, as read and checked by tokenizer_json.cc: ids are unique and in [0,
+  // size).
   struct Parts {
-    Vocabulary vocabulary;          // names as the file has them; without added tokens
-    std::vector<AddedToken> added;  // ids may also be in `vocabulary`, under the same name
+    Vocabulary vocabulary;          // without added tokens; names as in the file
+    std::vector<AddedToken> added;  // may also be in `vocabulary`, with the same name and id
     int32_t size = 0;
     std::unique_ptr<const WordModel> model;
     NormalizerChain normalizer;
     PreTokenizer pre_tokenizer;
     TokenDecoder decoder;
-    struct Text {
-      std::string bytes;
-      bool has_space_mark;
-    };
-    std::vector<Text> texts;  // [id], where the names do not say them; else empty
-    std::string description;  // empty: of the model
     std::optional<int32_t> bos;
     std::optional<int32_t> eos;
+
+    std::optional<int32_t> id_of(std::string_view name) const;
   };
 
   explicit PipelineTokenizer(Parts parts);
@@ -53,13 +51,11 @@ class PipelineTokenizer final : public Tokenizer {
   std::string_view token_bytes(int32_t id) const override;
   std::string_view first_token_bytes(int32_t id) const override;
   bool is_special(int32_t id) const override;
-  std::optional<int32_t> id_of(std::string_view name) const override;
+  std::optional<int32_t> id_of(std::string_view name) const override { return parts_.id_of(name); }
   std::optional<int32_t> bos_id() const override { return parts_.bos; }
   std::optional<int32_t> eos_id() const override { return parts_.eos; }
   LeadingSpace leading_space() const override { return parts_.decoder.leading_space(); }
-  bool has_space_mark(int32_t id) const override {
-    return valid(id) && space_mark_[static_cast<size_t>(id)];
-  }
+  bool has_space_mark(int32_t id) const override { return token_bytes(id).starts_with(' '); }
   std::string description() const override;
 
  private:
@@ -71,11 +67,15 @@ class PipelineTokenizer final : public Tokenizer {
 
   Parts parts_;
   std::vector<std::string> bytes_;        // [id]
-  std::vector<std::string> first_bytes_;  // [id]; empty where the first token is as any other
-  std::vector<bool> space_mark_;          // [id]
+  std::vector<std::string> first_bytes_;  // [id]; empty if the first token does not differ
   std::vector<bool> special_;             // [id]
-  AddedTokenFinder in_raw_text_;          // the added tokens that are not `normalized`
-  AddedTokenFinder in_normal_text_;       // those that are
+  AddedTokenFinder in_raw_text_;          // added tokens that are not `normalized`
+  AddedTokenFinder in_normal_text_;       // added tokens that are
 };
+
+// Reads the "model" of a tokenizer.json, BPE, Unigram or WordPiece, to parts.vocabulary and
+// parts.model (model_json.cc). Requires parts.added: the model must not find control tokens in
+// text. `byte_level`: its symbols are bytes, whose names are in the byte-level alphabet.
+void read_model(const nlohmann::json& model, bool byte_level, PipelineTokenizer::Parts& parts);
 
 }  // namespace recurve

@@ -6,7 +6,6 @@
 #include <stdexcept>
 
 #include "server/text/json/json_fields.h"
-#include "server/text/json/read_file.h"
 #include "server/text/utf8.h"
 
 namespace recurve {
@@ -15,8 +14,8 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr const char* kStatedKeys[] = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                       "pad_token", "cls_token", "mask_token"};
+constexpr const char* kTokenKeys[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                      "pad_token", "cls_token", "mask_token"};
 
 // A token is a string, or an object with its "content".
 std::optional<std::string> name_in(const Json& token) {
@@ -25,19 +24,19 @@ std::optional<std::string> name_in(const Json& token) {
   return name.get<std::string>();
 }
 
-class StatementReader {
+class NamedTokenReader {
  public:
-  StatementReader(const Json& json, std::string file, TokenFiles& out)
+  NamedTokenReader(const Json& json, std::string file, TokenFiles& out)
       : json_(json), file_(std::move(file)), out_(out) {}
 
   void read() {
     Fields fields(json_, "the file");
-    for (const char* key : kStatedKeys) {
+    for (const char* key : kTokenKeys) {
       const Json* value = fields.find(key);
       if (value == nullptr) continue;
       const auto name = name_in(*value);
       if (!name) fields.bad(key, "a string, or an object with a string \"content\"");
-      const StatedToken& token = add(*name, key);
+      const NamedToken& token = add(*name, key);
       if (key == std::string_view("bos_token") && !out_.bos) out_.bos = token;
       if (key != std::string_view("eos_token")) continue;
       if (!out_.eos) out_.eos = token;
@@ -48,13 +47,12 @@ class StatementReader {
   }
 
  private:
-  const StatedToken& add(const std::string& name, const char* key) {
+  const NamedToken& add(const std::string& name, const char* key) {
     out_.control.push_back({.name = name, .id = {}, .file = file_, .key = key});
     return out_.control.back();
   }
 
-  // A list of tokens, or an object whose values are tokens. What has another form is of a kind that
-  // is not known, and names none.
+  // Reads a list of tokens, or an object whose values are tokens. Ignores other types.
   void add_all(const char* key) {
     const auto found = json_.find(key);
     if (found == json_.end() || !found->is_structured()) return;
@@ -78,12 +76,12 @@ class StatementReader {
   TokenFiles& out_;
 };
 
-void read_statements(const fs::path& path, TokenFiles& out) {
+void read_named_tokens(const fs::path& path, TokenFiles& out) {
   if (!fs::exists(path)) return;
   try {
     const Json json = Json::parse(read_text_file(path));
     if (!json.is_object()) throw std::runtime_error("must hold an object, found " + brief(json));
-    StatementReader(json, path.filename().string(), out).read();
+    NamedTokenReader(json, path.filename().string(), out).read();
   } catch (const Json::parse_error& e) {
     throw std::runtime_error(fmt::format("{}: not valid JSON at byte {}", path.string(), e.byte));
   } catch (const std::runtime_error& e) {
@@ -96,7 +94,7 @@ void read_statements(const fs::path& path, TokenFiles& out) {
 TokenFiles read_token_files(const fs::path& model_dir) {
   TokenFiles files;
   for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
-    read_statements(model_dir / name, files);
+    read_named_tokens(model_dir / name, files);
   }
   return files;
 }

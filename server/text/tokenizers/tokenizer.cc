@@ -3,11 +3,10 @@
 #include "server/text/utf8.h"
 
 namespace recurve {
-
 namespace {
 
-// Long texts go to an encoder in parts of this size, so that it works in memory that does not grow
-// with them.
+// Long texts are passed to an encoder in parts of this size, so that its memory does not grow with
+// them.
 constexpr size_t kPartBytes = 64 << 10;
 
 void push_in_parts(TextEncoder& encoder, std::string_view utf8, bool last,
@@ -19,6 +18,14 @@ void push_in_parts(TextEncoder& encoder, std::string_view utf8, bool last,
   }
   encoder.push(utf8, last, ids);
 }
+
+// Makes no ids, as there is no text.
+class NoText final : public TextEncoder {
+ public:
+  void push(std::string_view, bool, std::vector<int32_t>*) override {}
+  void set_special(SpecialTokens, std::vector<int32_t>*) override {}
+  size_t held() const override { return 0; }
+};
 
 }  // namespace
 
@@ -46,6 +53,11 @@ std::vector<int32_t> Tokenizer::encode(const RangedText& text, TextPosition posi
   }
   push_in_parts(*encoding, utf8.substr(done), /*last=*/true, &ids);
   return ids;
+}
+
+std::unique_ptr<TextEncoder> IdTokenizer::encoder(SpecialTokens, TextPosition,
+                                                  const WorkLimits&) const {
+  return std::make_unique<NoText>();
 }
 
 }  // namespace recurve

@@ -9,24 +9,23 @@
 #include <vector>
 
 #include "server/text/json/json_fields.h"
-#include "server/text/models/model_json.h"
-#include "server/text/normalizers/normalizer_json.h"
-#include "server/text/pre_tokenizers/pre_tokenizer_json.h"
-#include "server/text/tokenizers/decoder_json.h"
+#include "server/text/normalizers/normalizer_chain.h"
+#include "server/text/pre_tokenizers/pre_tokenizer.h"
 #include "server/text/tokenizers/pipeline_tokenizer.h"
-#include "server/text/unsupported.h"
+#include "server/text/tokenizers/token_decoder.h"
 
 namespace recurve {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kMaxDepth = 32;  // of nesting; real files have 6
+constexpr int kMaxDepth = 32;  // levels of nesting; real files have 6
 
 Json parse_json(std::string_view text) {
   return Json::parse(text, [](int depth, Json::parse_event_t, Json&) {
     if (depth > kMaxDepth) {
-      throw std::runtime_error(fmt::format("the JSON is nested more than {} deep", kMaxDepth));
+      throw std::runtime_error(
+          fmt::format("the JSON is nested more than {} levels deep", kMaxDepth));
     }
     return true;
   });
@@ -58,7 +57,7 @@ void read_added_tokens(const Json* json, PipelineTokenizer::Parts& parts) {
   for (const Json& token : *json) parts.added.push_back(read_added_token(token));
 }
 
-// One name for each id, ids from 0 without large holes. Sets parts.size.
+// Checks that each id has one name, and ids begin at 0 without large gaps. Sets parts.size.
 void check_ids(PipelineTokenizer::Parts& parts) {
   std::vector<std::pair<int32_t, std::string_view>> names;
   for (const auto& [name, id] : parts.vocabulary) names.emplace_back(id, name);
@@ -79,7 +78,7 @@ void check_ids(PipelineTokenizer::Parts& parts) {
   }
   const size_t size = static_cast<size_t>(names.back().first) + 1;
   if (size > 2 * names.size() + 1024) {
-    throw std::runtime_error(fmt::format("the largest of {} ids is {}: too many are missing",
+    throw std::runtime_error(fmt::format("the largest of {} ids is {}: too many ids are missing",
                                          names.size(), names.back().first));
   }
   parts.size = static_cast<int32_t>(size);
@@ -94,8 +93,8 @@ void check_unique_contents(const PipelineTokenizer::Parts& parts) {
   throw std::runtime_error(fmt::format("added_tokens has {} twice", quote(*twice)));
 }
 
-// Byte-level is a matter of three: words in the byte-level alphabet, once, a decoder that undoes
-// it, and the model's symbols.
+// A byte-level tokenizer has exactly one ByteLevel in the pre-tokenizer and the decoder ByteLevel,
+// and the symbols of its model are bytes.
 bool is_byte_level(const PipelineTokenizer::Parts& parts) {
   const auto& steps = parts.pre_tokenizer.steps();
   const auto times = std::count_if(steps.begin(), steps.end(), [](const PreTokenizer::Step& step) {
@@ -103,16 +102,15 @@ bool is_byte_level(const PipelineTokenizer::Parts& parts) {
   });
   const bool decodes = parts.decoder.kind == TokenDecoder::Kind::kByteLevel;
   if (times > 1 || (times == 1) != decodes) {
-    throw UnsupportedTokenizer(
-        fmt::format("the pre_tokenizer has {} steps of type ByteLevel and the decoder is {}; only "
-                    "one with such a "
-                    "decoder, or none with another, is supported",
-                    times, decodes ? "of type ByteLevel" : "not"));
+    throw UnsupportedTokenizer(fmt::format(
+        "pre_tokenizer has {} steps of type ByteLevel, and the decoder is {}of this type; "
+        "only one with such a decoder, or none with another, is supported",
+        times, decodes ? "" : "not "));
   }
   return decodes;
 }
 
-// The id of a name in model.vocab, which is an object or, of Unigram, a list of pieces.
+// The id of a name in model.vocab, which is an object, or a list of pieces for Unigram.
 std::optional<int32_t> id_in_vocabulary(const Json& model, const std::string& name) {
   const auto vocabulary = model.is_object() ? model.find("vocab") : model.end();
   if (!model.is_object() || vocabulary == model.end()) return std::nullopt;
@@ -128,44 +126,35 @@ std::optional<int32_t> id_in_vocabulary(const Json& model, const std::string& na
   return std::nullopt;
 }
 
-// Makes control tokens of what other files name (TokenFiles).
-void take_control(const TokenFiles& others, const Json& model, PipelineTokenizer::Parts& parts) {
-  for (const StatedToken& stated : others.control) {
+// Marks the tokens that other files name as control tokens (TokenFiles).
+void mark_control_tokens(const TokenFiles& others, const Json& model,
+                         PipelineTokenizer::Parts& parts) {
+  for (const NamedToken& named : others.control) {
     const auto found = std::ranges::find_if(parts.added, [&](const AddedToken& token) {
-      return stated.id ? token.id == *stated.id : token.content == stated.name;
+      return named.id ? token.id == *named.id : token.content == named.name;
     });
     if (found != parts.added.end()) {
       found->special = true;
       continue;
     }
-    const bool too_long = stated.name.size() > AddedTokenFinder::kMaxBytes;
-    if (stated.id || is_one_character(stated.name) || too_long) continue;
-    const auto id = id_in_vocabulary(model, stated.name);
+    const bool too_long = named.name.size() > AddedTokenFinder::kMaxBytes;
+    if (named.id || is_one_character(named.name) || too_long) continue;
+    const auto id = id_in_vocabulary(model, named.name);
     if (!id) continue;
     AddedToken& token = parts.added.emplace_back();
     token.id = *id;
-    token.content = stated.name;
+    token.content = named.name;
     token.special = true;
   }
 }
 
-std::optional<int32_t> named_id(const PipelineTokenizer::Parts& parts, std::string_view name) {
-  for (const AddedToken& token : parts.added) {
-    if (token.content == name) return token.id;
-  }
-  const auto found = parts.vocabulary.find(std::string(name));
-  if (found == parts.vocabulary.end()) return std::nullopt;
-  return found->second;
-}
-
 std::optional<int32_t> control_id(const PipelineTokenizer::Parts& parts,
-                                  const std::optional<StatedToken>& stated,
-                                  std::string_view usual) {
-  if (stated) {
-    const auto id = named_id(parts, stated->name);
+                                  const std::optional<NamedToken>& named, std::string_view usual) {
+  if (named) {
+    const auto id = parts.id_of(named->name);
     if (id) return id;
-    throw std::runtime_error(fmt::format("{} names the {} {}, which does not exist", stated->file,
-                                         stated->key, quote(stated->name)));
+    throw std::runtime_error(fmt::format("{} names the {} {}, which does not exist", named->file,
+                                         named->key, quote(named->name)));
   }
   for (const std::string_view fallback : {std::string_view("<|endoftext|>"), usual}) {
     for (const AddedToken& token : parts.added) {
@@ -190,7 +179,7 @@ PipelineTokenizer::Parts read_parts(std::string_view text, const TokenFiles& oth
   const Json& model = fields.require("model");
   fields.finish();
   read_added_tokens(added, parts);
-  take_control(others, model, parts);
+  mark_control_tokens(others, model, parts);
   parts.normalizer = read_normalizer(normalizer);
   parts.pre_tokenizer = read_pre_tokenizer(pre_tokenizer);
   parts.decoder = read_decoder(decoder);

@@ -9,9 +9,9 @@
 
 namespace recurve {
 
-// A tokenizer from the text of a tokenizer.json (Hugging Face `tokenizers`).
+// Reads a tokenizer.json (Hugging Face `tokenizers`).
 //
-// Understood:
+// Supported:
 //   model          BPE of bytes or characters (with byte_fallback, unk_token, fuse_unk,
 //                  ignore_merges), Unigram, WordPiece
 //   normalizer     NFC, NFD, NFKC, NFKD, Nmt, Precompiled, Lowercase, StripAccents, BertNormalizer,
@@ -21,16 +21,15 @@ namespace recurve {
 //   decoder        ByteLevel, Metaspace, WordPiece, Fuse, and sequences of Replace, ByteFallback,
 //                  Fuse and Strip
 //   added tokens   with all their flags
-// A byte-level model has exactly one ByteLevel in its pre_tokenizer, and that decoder. The
-// post-processor only adds tokens around a text, which encode() never does, and is left out. Ids
-// are those of `tokenizers`, but that a Unigram model does not find control tokens in text that is
-// kAsText, nor a BPE model any that its merges would make. Where the other files name no BOS or
-// EOS:
-// "<|endoftext|>" is both if it is a control token, else "<s>" and "</s>".
+// A byte-level model needs exactly one ByteLevel in its pre_tokenizer, and that decoder. The
+// post-processor is ignored: it only adds tokens around a text, which encode() never does. Ids are
+// those of `tokenizers`, except that in text that is kAsText, a Unigram model finds no control
+// tokens and the merges of a BPE model produce none. If `others` names no BOS or EOS, both are
+// "<|endoftext|>" if it is a control token, else "<s>" and "</s>".
 //
-// `file` names the source in messages. Throws UnsupportedTokenizer for what is well formed but not
-// implemented, std::runtime_error for what is not; memory is bounded by a small multiple of the
-// text.
+// `file` names the source in messages. Throws UnsupportedTokenizer for a well-formed file that
+// needs something else, std::runtime_error for any other. Memory is bounded by a small multiple of
+// the text.
 std::unique_ptr<Tokenizer> parse_tokenizer_json(std::string_view json, const std::string& file,
                                                 const TokenFiles& others = {});
 

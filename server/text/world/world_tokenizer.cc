@@ -7,12 +7,11 @@
 
 #include "server/text/models/trie.h"
 #include "server/text/tokenizers/added_tokens.h"
-#include "server/text/world/world_vocabulary.h"
 
 namespace recurve {
 namespace {
 
-// What the packages call id 0.
+// The names of id 0 in RWKV's packages.
 constexpr std::string_view kEndNames[] = {"<|endoftext|>", "<|rwkv_tokenizer_end_of_text|>"};
 constexpr int32_t kEnd = 0;
 
@@ -44,13 +43,8 @@ class WorldTokenizer final : public Tokenizer {
   bool is_special(int32_t id) const override { return id == kEnd; }
   std::optional<int32_t> id_of(std::string_view name) const override {
     if (std::ranges::find(kEndNames, name) != std::end(kEndNames)) return kEnd;
-    int32_t node = Trie::kRoot;
-    for (const char byte : name) {
-      node = trie_.next(node, byte);
-      if (node == Trie::kNone) return std::nullopt;
-    }
-    const int32_t id = trie_.number(node);
-    return id == Trie::kNone ? std::nullopt : std::optional(id);
+    const Trie::Match entry = trie_.longest(name);
+    return entry.bytes == name.size() && !name.empty() ? std::optional(entry.number) : std::nullopt;
   }
   std::optional<int32_t> bos_id() const override { return std::nullopt; }
   std::optional<int32_t> eos_id() const override { return kEnd; }
@@ -59,75 +53,33 @@ class WorldTokenizer final : public Tokenizer {
   }
 
  private:
-  class Encoder final : public TextEncoder {
+  class Encoder final : public ControlTokenEncoder {
    public:
     Encoder(const WorldTokenizer& tokenizer, SpecialTokens special, const WorkLimits& limits)
-        : tokenizer_(tokenizer), limits_(limits) {
-      set_special(special, nullptr);
-    }
+        : ControlTokenEncoder(tokenizer.controls_, special, limits), tokenizer_(tokenizer) {}
 
-    void push(std::string_view utf8, bool last, std::vector<int32_t>* ids) override {
-      limits_.check();
-      if (!controls_) return add_text(utf8, last, ids);
-      for (const AddedSpan& span : controls_->push(utf8, trusted_, last)) {
-        if (span.id < 0) {
-          add_text(span.text, false, ids);
-        } else {
-          add_text({}, true, ids);
-          ids->push_back(span.id);
-        }
-      }
-      if (last) add_text({}, true, ids);
-    }
-    // Nothing is looked for until something can be found.
-    void set_special(SpecialTokens special, std::vector<int32_t>*) override {
-      trusted_ = special == SpecialTokens::kParse;
-      if (trusted_ && !controls_) controls_.emplace(tokenizer_.controls_);
-    }
-    size_t held() const override { return text_.size() + (controls_ ? controls_->held() : 0); }
+    size_t held() const override { return text_.size() + ControlTokenEncoder::held(); }
 
    private:
-    void add_text(std::string_view part, bool last, std::vector<int32_t>* ids) {
+    void add_text(std::string_view part, bool last, std::vector<int32_t>* ids) override {
       text_.append(part);
       size_t at = 0;
       for (size_t tokens = 1; at < text_.size(); ++tokens) {
-        const Match match = tokenizer_.longest(std::string_view(text_).substr(at));
+        const Trie::Match match = tokenizer_.trie_.longest(std::string_view(text_).substr(at));
         if (match.open && !last) break;
-        ids->push_back(match.id);
-        at += match.length;
-        if (tokens % kLookedAt == 0) limits_.check(ids->size());
+        ids->push_back(match.number);  // each single byte is an entry
+        at += match.bytes;
+        if (tokens % kCheckEvery == 0) limits_.check(ids->size());
       }
       text_.erase(0, at);
       limits_.check(ids->size());
     }
 
-    static constexpr size_t kLookedAt = 4096;  // tokens between two looks at the limits
+    static constexpr size_t kCheckEvery = 4096;  // tokens between two checks of the limits
 
     const WorldTokenizer& tokenizer_;
-    const WorkLimits limits_;
-    std::optional<AddedTokenScanner> controls_;
-    bool trusted_ = false;
     std::string text_;
   };
-
-  struct Match {
-    int32_t id;
-    size_t length;
-    bool open;  // more text might make it longer
-  };
-
-  // Of a text of a byte or more: each single byte is an entry.
-  Match longest(std::string_view text) const {
-    Match match{Trie::kNone, 0, false};
-    int32_t node = Trie::kRoot;
-    for (size_t at = 0; at < text.size(); ++at) {
-      node = trie_.next(node, text[at]);
-      if (node == Trie::kNone) return match;
-      if (trie_.number(node) != Trie::kNone) match = {trie_.number(node), at + 1, false};
-    }
-    match.open = true;
-    return match;
-  }
 
   const std::vector<std::string> entries_;  // [id]
   Trie trie_;                               // of entries, by id

@@ -1,5 +1,3 @@
-#include "server/text/world/world_vocabulary.h"
-
 #include <fmt/core.h>
 
 #include <charconv>
@@ -7,6 +5,9 @@
 #include <optional>
 #include <stdexcept>
 #include <unordered_set>
+
+#include "server/text/characters.h"
+#include "server/text/world/world_tokenizer.h"
 
 namespace recurve {
 namespace {
@@ -25,28 +26,7 @@ std::optional<uint32_t> number(std::string_view digits, int base) {
   return value;
 }
 
-void append_utf8(uint32_t point, std::string* out) {
-  const auto tail = [&](int shift) {
-    out->push_back(static_cast<char>(0x80 | (point >> shift & 0x3F)));
-  };
-  if (point < 0x80) {
-    out->push_back(static_cast<char>(point));
-  } else if (point < 0x800) {
-    out->push_back(static_cast<char>(0xC0 | point >> 6));
-    tail(0);
-  } else if (point < 0x10000) {
-    out->push_back(static_cast<char>(0xE0 | point >> 12));
-    tail(6);
-    tail(0);
-  } else {
-    out->push_back(static_cast<char>(0xF0 | point >> 18));
-    tail(12);
-    tail(6);
-    tail(0);
-  }
-}
-
-// A literal of Python, read from its first character on.
+// Reads a string or bytes literal of Python.
 class Literal {
  public:
   Literal(std::string_view text, size_t line) : line_(line) {
@@ -54,7 +34,7 @@ class Literal {
     rest_ = text.substr(bytes_ ? 1 : 0);
     const bool quoted =
         rest_.size() >= 2 && (rest_[0] == '\'' || rest_[0] == '"') && rest_.back() == rest_[0];
-    if (!quoted) refuse(line_, "wanted a literal in quotes");
+    if (!quoted) refuse(line_, "expected a literal in quotes");
     quote_ = rest_[0];
     rest_ = rest_.substr(1, rest_.size() - 2);
   }
@@ -63,7 +43,7 @@ class Literal {
     std::string out;
     while (!rest_.empty()) {
       const char c = take();
-      if (c == quote_) refuse(line_, "the literal ends before its line's last number");
+      if (c == quote_) refuse(line_, "the literal ends before the last number of the line");
       if (c == '\\') {
         escape(&out);
       } else {
@@ -75,13 +55,13 @@ class Literal {
 
  private:
   char take() {
-    if (rest_.empty()) refuse(line_, "the literal ends within an escape");
+    if (rest_.empty()) refuse(line_, "the literal ends in an escape");
     const char c = rest_.front();
     rest_.remove_prefix(1);
     return c;
   }
 
-  // Of \xNN, \uNNNN and \UNNNNNNNN: a code point in a string, a byte in bytes.
+  // \xNN, \uNNNN and \UNNNNNNNN are a code point in a string, and a byte in bytes.
   void escape(std::string* out) {
     const char c = take();
     switch (c) {
@@ -102,19 +82,19 @@ class Literal {
       case 'U':
         return code(bytes_ ? 0 : 8, out);
       default:
-        refuse(line_, fmt::format("the escape \\{} is not known", c));
+        refuse(line_, fmt::format("the escape \\{} is not supported", c));
     }
   }
 
   void code(size_t digits, std::string* out) {
     const auto value = digits > rest_.size() ? std::nullopt : number(rest_.substr(0, digits), 16);
     const bool point = value && *value <= 0x10FFFF && (*value < 0xD800 || *value > 0xDFFF);
-    if (!point) refuse(line_, "an escape is no character");
+    if (!point) refuse(line_, "an escape is not a valid character");
     rest_.remove_prefix(digits);
     if (bytes_) {
       out->push_back(static_cast<char>(*value));
     } else {
-      append_utf8(*value, out);
+      append_utf8(*value, *out);
     }
   }
 
@@ -131,14 +111,14 @@ struct Entry {
 
 Entry read_line(std::string_view text, size_t line) {
   const size_t first = text.find(' '), last = text.rfind(' ');
-  if (first == text.npos || first == last) refuse(line, "wanted ID LITERAL BYTES");
+  if (first == text.npos || first == last) refuse(line, "expected ID LITERAL BYTES");
   const auto id = number(text.substr(0, first), 10), size = number(text.substr(last + 1), 10);
   if (!id || *id == 0 || *id >= static_cast<uint32_t>(kMostIds)) {
-    refuse(line, fmt::format("wanted an id from 1 to {}", kMostIds - 1));
+    refuse(line, fmt::format("expected an id from 1 to {}", kMostIds - 1));
   }
   Entry entry{*id, Literal(text.substr(first + 1, last - first - 1), line).read()};
   if (!size || *size != entry.bytes.size() || entry.bytes.empty()) {
-    refuse(line, fmt::format("the literal has {} bytes, wanted {}", entry.bytes.size(),
+    refuse(line, fmt::format("the literal has {} bytes, expected {}", entry.bytes.size(),
                              text.substr(last + 1)));
   }
   return entry;
@@ -160,14 +140,14 @@ std::vector<std::string> read_world_vocabulary(std::string_view text) {
     Entry entry = read_line(one, line);
     if (entry.id >= entries.size()) entries.resize(entry.id + 1);
     if (!entries[entry.id].empty() || !seen.insert(entry.bytes).second) {
-      refuse(line, fmt::format("the id {} or its bytes are there twice", entry.id));
+      refuse(line, fmt::format("the id {} or its bytes occur twice", entry.id));
     }
     entries[entry.id] = std::move(entry.bytes);
   }
   for (int byte = 0; byte < 256; ++byte) {
     if (seen.contains(std::string(1, static_cast<char>(byte)))) continue;
     throw std::runtime_error(
-        fmt::format("wanted an entry for each single byte, found none for 0x{:02x}", byte));
+        fmt::format("expected an entry for each single byte, found none for 0x{:02x}", byte));
   }
   return entries;
 }

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "server/startup/engine_options.h"
-#include "server/text/tokenizers/id_tokenizer.h"
+#include "server/text/tokenizers/tokenizer.h"
 
 namespace recurve::startup_table_test {
 

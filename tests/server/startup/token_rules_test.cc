@@ -8,7 +8,7 @@
 #include <set>
 
 #include "model/special_ids.h"
-#include "server/text/tokenizers/id_tokenizer.h"
+#include "server/text/tokenizers/tokenizer.h"
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/temp_dir.h"
 

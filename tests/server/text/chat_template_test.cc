@@ -11,7 +11,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "server/text/json/json_bytes.h"
+#include "server/text/json/client_json.h"
 #include "server/text/tokenizers/added_tokens.h"
 #include "server/text/tokenizers/tokenizer_json.h"
 #include "tests/server/text/data.h"
@@ -151,7 +151,7 @@ TEST(ChatTemplate, SaysWhatIsWrong) {
   EXPECT_EQ(refusal(llama, conversation({})), "there are no messages");
   EXPECT_EQ(
       refusal(llama, conversation({user("a"), user("b")})),
-      "chat template, line 1: the template refuses the messages: user and assistant must take "
+      "chat template, line 1: the template rejects the messages: user and assistant must take "
       "turns");
   Conversation bad = conversation({user("a")});
   bad.tools_json = "{}";
@@ -279,14 +279,14 @@ TEST(ChatTemplate, RefusesMoreValuesThanItMayHold) {
   while (values + kBeside <= most(values, "a")) ++values;
   EXPECT_EQ(refusal(chatml, with(values - 1, "a")), "rendered");
   EXPECT_EQ(refusal(chatml, with(values, "a")),
-            fmt::format("variables_json is refused: there are more than {} values in all",
+            fmt::format("variables_json is refused: there are more than {} values in total",
                         most(values, "a")));
   EXPECT_EQ(refusal(chatml, with(values, std::string(1024, 'a'))), "rendered");
   const size_t messages = most_messages(4 * most_messages(0));
   EXPECT_EQ(refusal(chatml, conversation(std::vector<ChatMessage>(messages, user("")))),
             "rendered");
   EXPECT_EQ(refusal(chatml, conversation(std::vector<ChatMessage>(messages + 1, user("")))),
-            fmt::format("there are {} messages, and at most {} are read of {} bytes", messages + 1,
+            fmt::format("there are {} messages, the limit is {} for a total of {} bytes", messages + 1,
                         messages, 4 * (messages + 1)));
 }
 

@@ -84,7 +84,7 @@ TEST(ClientJson, ANameIsSaidOnce) {
   EXPECT_EQ(read(R"([{"a":1},{"a":2}])").size(), 2u);
   const JsonRefused refused = refusal_of(R"({"b":{"a":1},"a":1,"b":2})");
   EXPECT_EQ(refused.field, "b");
-  EXPECT_STREQ(refused.what(), "b must be said once, and is said twice");
+  EXPECT_STREQ(refused.what(), "b must be given once, got it twice");
 }
 
 TEST(ClientJson, HasSoManyLevels) {
@@ -106,7 +106,7 @@ TEST(ClientJson, HasSoManyValues) {
   for (const char* value : {"{}", "[]", "\"\"", "0", "null", "1.5"}) {
     EXPECT_EQ(refusal(list_of(value, 99)), "") << value;
     EXPECT_EQ(refusal(list_of(value, 100)),
-              "the body must have at most 100 values beside lists of token ids, got more")
+              "the body must have at most 100 values except token ids in lists, got more")
         << value;
   }
   EXPECT_EQ(refusal(list_of("[0]", 49)), "");

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "server/text/jinja/json_parser.h"
+#include "server/text/jinja/json.h"
 #include "server/text/jinja/template.h"
 #include "tests/server/text/data.h"
 
@@ -99,12 +99,12 @@ TEST(JinjaRefusals, NameTheConstructAndItsLine) {
   EXPECT_THAT(refusal("{% include 'x' %}"), HasSubstr("{% include %}"));
   EXPECT_THAT(refusal("{% if x %}"), HasSubstr("{% endif %} is missing"));
   EXPECT_THAT(refusal("{{ x"), HasSubstr("a tag is not closed"));
-  EXPECT_THAT(refusal("{{ x }} }}{% endif %}"), HasSubstr("{% endif %} closes nothing"));
-  EXPECT_THAT(refusal("{{ ) }}"), HasSubstr(") closes nothing"));
+  EXPECT_THAT(refusal("{{ x }} }}{% endif %}"), HasSubstr("unexpected {% endif %}"));
+  EXPECT_THAT(refusal("{{ ) }}"), HasSubstr("unexpected )"));
   EXPECT_THAT(refusal("{{ f(*x) }}{% macro f() %}{% endmacro %}"), HasSubstr("arguments with *"));
   EXPECT_THAT(refusal("{% for x in y recursive %}{% endfor %}"), HasSubstr("recursive loops"));
   EXPECT_THAT(refusal("{{ " + std::string(100, '(') + "1" + std::string(100, ')') + " }}"),
-              HasSubstr("more than 32 deep"));
+              HasSubstr("more than 32 levels deep"));
 }
 
 std::string failure(const std::string& source, const Json& variables = Json::object(),
@@ -120,7 +120,7 @@ std::string failure(const std::string& source, const Json& variables = Json::obj
 
 TEST(JinjaFailures, SayWhatIsWrongAndWhere) {
   EXPECT_EQ(failure("\n{{ raise_exception('no tools here') }}"),
-            "line 2: the template refuses the messages: no tools here");
+            "line 2: the template rejects the messages: no tools here");
   EXPECT_EQ(failure("{{ x.y }}"), "line 1: 'x' is undefined");
   EXPECT_EQ(failure("{{ x.y.z }}", {{"x", Json::object()}}), "line 1: a dict has no attribute 'y'");
   EXPECT_EQ(failure("{{ 'a' + 1 }}"), "line 1: cannot add a string and an integer");
@@ -131,17 +131,17 @@ TEST(JinjaLimits, StopWhatWouldNotEnd) {
   EXPECT_THAT(
       failure("{% for a in range(1000) %}{% for b in range(1000) %}{% endfor %}{% endfor %}", {},
               few),
-      HasSubstr("takes more than 100000 steps"));
+      HasSubstr("exceeds the limit of 100000 steps"));
   EXPECT_THAT(failure("{{ 'ab' * 1000000000000 }}", {}, few),
-              HasSubstr("longer than 100000 bytes"));
+              HasSubstr("exceeds the limit of 100000 bytes"));
   EXPECT_THAT(failure("{{ ('a' * 90000).replace('a', 'b' * 90000) }}", {}, few),
-              HasSubstr("longer than 100000 bytes"));
+              HasSubstr("exceeds the limit of 100000 bytes"));
   EXPECT_THAT(failure("{% for i in range(9) %}{{ 'a' * 50000 }}{% endfor %}", {}, few),
-              HasSubstr("longer than 100000 bytes"));
+              HasSubstr("exceeds the limit of 100000 bytes"));
   EXPECT_THAT(failure("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"), HasSubstr("deep"));
   EXPECT_THAT(failure("{% set n = namespace(x=[]) %}{% for i in range(1000) %}{% set n.x = [n.x] %}"
                       "{% endfor %}"),
-              HasSubstr("nested more than 100 deep"));
+              HasSubstr("nested more than 100 levels deep"));
   EXPECT_THAT(failure("{{ range(100001) | list }}"), HasSubstr("more than 100000 numbers"));
   EXPECT_THAT(failure("{{ 9223372036854775807 + 1 }}"), HasSubstr("64 bits"));
   EXPECT_THAT(failure("{% set n = namespace() %}{% set n.self = n %}{{ n == n }}"), "rendered");
@@ -150,7 +150,7 @@ TEST(JinjaLimits, StopWhatWouldNotEnd) {
 TEST(JinjaLimits, CutNoTextIntoTooManyItems) {
   const Limits few{.items = 3};
   const Json v = {{"x", "a b c d"}, {"y", "a b c"}, {"lines", "1\n2\n3\n4\n"}};
-  const std::string refused = "line 1: a list becomes longer than 3 items";
+  const std::string refused = "line 1: a list exceeds the limit of 3 items";
   for (const char* cut : {"x.split()", "x.split(' ')", "x.rsplit(' ')", "x.rsplit()",
                           "lines.splitlines()", "x | list", "lines | indent"}) {
     EXPECT_EQ(failure(std::string("{{ ") + cut + " }}", v, few), refused) << cut;
@@ -263,7 +263,7 @@ TEST(JinjaJson, RefusesWhatItCannotKeep) {
   EXPECT_EQ(refusal("99999999999999999999"),
             "the integer 99999999999999999999 has more than 64 bits");
   EXPECT_EQ(refusal(std::string(65, '[') + std::string(65, ']')),
-            "the JSON is nested more than 64 deep");
+            "the JSON is nested more than 64 levels deep");
   EXPECT_EQ(refusal("\"\xff\""), "not valid JSON at byte 2");
 }
 
@@ -279,7 +279,7 @@ TEST(JinjaJson, CountsValuesBeforeTheyTakeMemory) {
   };
   EXPECT_EQ(left(R"({"a": [1, "b", {}], "c": null})", 10), "6");
   EXPECT_EQ(left("[[], [], {}, 1]", 5), "5");
-  EXPECT_EQ(left("[[], [], {}, 1]", 4), "there are more than 4 values in all");
+  EXPECT_EQ(left("[[], [], {}, 1]", 4), "there are more than 4 values in total");
 }
 
 }  // namespace recurve::jinja::jinja_test

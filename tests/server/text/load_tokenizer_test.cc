@@ -20,8 +20,8 @@ TEST(LoadTokenizer, None) {
   TempDir dir;
   EXPECT_EQ(error_of([&] { load_tokenizer(dir.path()); }),
             dir.path().string() +
-                ": no tokenizer; a file tokenizer.json, tokenizer.model or "
-                "rwkv_vocab_v20230424.txt was expected");
+                ": no tokenizer found, expected tokenizer.json, tokenizer.model or "
+                "rwkv_vocab_v20230424.txt");
 }
 
 TEST(LoadTokenizer, TokenizerJson) {
@@ -79,8 +79,8 @@ TEST(CheckFits, IdsMustHaveRows) {
   EXPECT_EQ(error_of([&] { check_fits(*tokenizer, 583, "model"); }), "");
   EXPECT_EQ(error_of([&] { check_fits(*tokenizer, 640, "model"); }), "");
   EXPECT_EQ(error_of([&] { check_fits(*tokenizer, 582, "model"); }),
-            "model: the tokenizer has 583 ids, the model's vocabulary only 582 rows: they do not "
-            "belong together");
+            "model: the tokenizer has 583 ids, but the model's vocabulary only 582 rows: they do not "
+            "match");
 }
 
 }  // namespace recurve::load_tokenizer_test

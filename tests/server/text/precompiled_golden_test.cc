@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "server/text/normalizers/normalizer_json.h"
+#include "server/text/normalizers/normalizer_chain.h"
 #include "server/text/tokenizers/tokenizer_json.h"
 #include "tests/server/text/data.h"
 
@@ -79,10 +79,10 @@ TEST(CharsMap, BrokenOnesAreRefused) {
   const auto has = [](const std::string& text, const char* part) {
     EXPECT_NE(text.find(part), text.npos) << text;
   };
-  has(refusal(""), "an array of 0 bytes");
+  has(refusal(""), "its trie has 0 bytes");
   has(refusal("AAA"), "base64");
   has(refusal("A*AA"), "base64");
-  has(refusal("/////w=="), "an array of 4294967295 bytes cannot be in 4");
+  has(refusal("/////w=="), "its trie has 4294967295 bytes, the whole map 4");
   has(refusal(std::string(6 << 20, 'A')), "more than");
 }
 

@@ -9,8 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/text/pre_tokenizers/oniguruma.h"
-#include "server/text/unsupported.h"
+#include "server/text/json/json_fields.h"
 #include "server/text/work_limits.h"
 #include "tests/support/amount.h"
 
@@ -154,7 +153,7 @@ TEST(Regex, GivingUpIsAnError) {
   }
   EXPECT_EQ(
       reason,
-      "the tokenizer's pattern \"x|(?:a|a|aa)+$b\" cannot cut the text: match limit exceeded");
+      "the tokenizer's pattern \"x|(?:a|a|aa)+$b\" cannot split the text: match limit exceeded");
   EXPECT_EQ(find(regex, "xx").size(), 2u) << "the next text is not concerned";
 }
 

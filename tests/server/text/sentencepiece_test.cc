@@ -268,8 +268,8 @@ TEST(SentencePieceFile, ContradictionsAreRefused) {
   const std::vector<Case> cases = {
       {piece("", PieceType::kNormal), "is empty"},
       {piece("the", PieceType::kNormal) + piece("the", PieceType::kNormal), "occurs twice"},
-      {piece("<none>", PieceType::kUnknown), "2 pieces are for unknown text, not 1"},
-      {piece("<0xZZ>", PieceType::kByte), "is no byte"},
+      {piece("<none>", PieceType::kUnknown), "expected one piece of type UNKNOWN, found 2"},
+      {piece("<0xZZ>", PieceType::kByte), "of type BYTE must be"},
       {trainer(35, 0), "byte_fallback is false, but 256 of 256 bytes have a piece"},
       {trainer(3, 3), "model_type 3 is not supported", true},
       {trainer(3, 4), "model_type 4 is not supported", true},

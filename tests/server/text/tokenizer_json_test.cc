@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "server/text/stream_decoder.h"
-#include "server/text/unsupported.h"
+#include "server/text/json/json_fields.h"
 #include "tests/server/text/data.h"
 #include "tests/support/temp_dir.h"
 
@@ -49,10 +49,10 @@ TEST(TokenizerJson, NotJson) {
 
 TEST(TokenizerJson, DeepNesting) {
   const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
-  EXPECT_EQ(error_from(deep), "file: the JSON is nested more than 32 deep");
+  EXPECT_EQ(error_from(deep), "file: the JSON is nested more than 32 levels deep");
   std::string objects;
   for (int i = 0; i < 100'000; ++i) objects += "{\"pre_tokenizer\":";
-  EXPECT_EQ(error_from(objects), "file: the JSON is nested more than 32 deep");
+  EXPECT_EQ(error_from(objects), "file: the JSON is nested more than 32 levels deep");
 }
 
 TEST(TokenizerJson, WrongTypes) {
@@ -82,7 +82,7 @@ TEST(TokenizerJson, BadIds) {
   EXPECT_EQ(error_after([](Json& j) { j["model"]["vocab"]["!"] = 3; }),
             "file: id 3 is given to both \"!\" and \"\\\"\"");
   EXPECT_EQ(error_after([](Json& j) { j["model"]["vocab"]["!"] = 2'000'000'000; }),
-            "file: the largest of 583 ids is 2000000000: too many are missing");
+            "file: the largest of 583 ids is 2000000000: too many ids are missing");
   EXPECT_EQ(error_after([](Json& j) { j["added_tokens"][0]["id"] = 600; }),
             "file: \"<|endoftext|>\" has id 600 in added_tokens and 0 in model.vocab");
   EXPECT_EQ(error_after([](Json& j) { j["added_tokens"][5]["id"] = 10; }),
@@ -261,7 +261,7 @@ TEST(TokenizerJson, BadDecoders) {
   };
   EXPECT_EQ(with({{"type", "Fuse"}}), "");
   EXPECT_EQ(with({{"type", "ByteFallback"}}),
-            "file: a decoder with a step of type \"ByteFallback\" in this place is not supported");
+            "file: a decoder with a step of type \"ByteFallback\" at this position is not supported");
   EXPECT_EQ(with({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}),
             "file: decoder.type = \"Strip\" is not supported");
 }

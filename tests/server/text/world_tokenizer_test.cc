@@ -7,7 +7,6 @@
 #include <fstream>
 
 #include "server/text/chat/chat_template.h"
-#include "server/text/world/world_vocabulary.h"
 #include "tests/server/text/world.h"
 #include "tests/support/temp_dir.h"
 
@@ -34,7 +33,7 @@ TEST(WorldTokenizer, IsFoundInAModelsFolder) {
   std::ofstream(dir / "rwkv_vocab_v20260101.txt", std::ios::binary) << vocabulary();
   EXPECT_EQ(error_of([&] { load_tokenizer(dir.path()); }),
             dir.path().string() +
-                ": wanted one vocabulary, found rwkv_vocab_v20230424.txt and "
+                ": expected one vocabulary, found rwkv_vocab_v20230424.txt and "
                 "rwkv_vocab_v20260101.txt; remove one");
 }
 
@@ -77,20 +76,20 @@ TEST(WorldVocabulary, WhatIsNotOfTheFormIsRefusedByItsLine) {
       "v.txt: line " + std::to_string(1 + std::ranges::count(vocabulary(), '\n')) + ": ";
   EXPECT_EQ(problem(""), "");
   EXPECT_EQ(problem("70000 'zzqzz' 5"), "");
-  EXPECT_EQ(problem("70000 zzqzz 5"), at + "wanted a literal in quotes");
-  EXPECT_EQ(problem("70000 'zzqzz' 6"), at + "the literal has 5 bytes, wanted 6");
-  EXPECT_EQ(problem("70000 'zz'qzz' 6"), at + "the literal ends before its line's last number");
-  EXPECT_EQ(problem("70000 'zz\\' 3"), at + "the literal ends within an escape");
-  EXPECT_EQ(problem("70000 'zz\\q' 3"), at + "the escape \\q is not known");
-  EXPECT_EQ(problem("70000 'zz\\xg0' 3"), at + "an escape is no character");
-  EXPECT_EQ(problem("70000 'zz\\ud800' 5"), at + "an escape is no character");
-  EXPECT_EQ(problem("70000 b'zz\\u1234' 5"), at + "an escape is no character");
-  EXPECT_EQ(problem("70000 '' 0"), at + "the literal has 0 bytes, wanted 0");
-  EXPECT_EQ(problem("0 'zzqzz' 5"), at + "wanted an id from 1 to 1048575");
-  EXPECT_EQ(problem("9999999 'zzqzz' 5"), at + "wanted an id from 1 to 1048575");
-  EXPECT_EQ(problem("70000 'a' 1"), at + "the id 70000 or its bytes are there twice");
-  EXPECT_EQ(problem("98 'zzqzz' 5"), at + "the id 98 or its bytes are there twice");
-  EXPECT_EQ(problem("70000"), at + "wanted ID LITERAL BYTES");
+  EXPECT_EQ(problem("70000 zzqzz 5"), at + "expected a literal in quotes");
+  EXPECT_EQ(problem("70000 'zzqzz' 6"), at + "the literal has 5 bytes, expected 6");
+  EXPECT_EQ(problem("70000 'zz'qzz' 6"), at + "the literal ends before the last number of the line");
+  EXPECT_EQ(problem("70000 'zz\\' 3"), at + "the literal ends in an escape");
+  EXPECT_EQ(problem("70000 'zz\\q' 3"), at + "the escape \\q is not supported");
+  EXPECT_EQ(problem("70000 'zz\\xg0' 3"), at + "an escape is not a valid character");
+  EXPECT_EQ(problem("70000 'zz\\ud800' 5"), at + "an escape is not a valid character");
+  EXPECT_EQ(problem("70000 b'zz\\u1234' 5"), at + "an escape is not a valid character");
+  EXPECT_EQ(problem("70000 '' 0"), at + "the literal has 0 bytes, expected 0");
+  EXPECT_EQ(problem("0 'zzqzz' 5"), at + "expected an id from 1 to 1048575");
+  EXPECT_EQ(problem("9999999 'zzqzz' 5"), at + "expected an id from 1 to 1048575");
+  EXPECT_EQ(problem("70000 'a' 1"), at + "the id 70000 or its bytes occur twice");
+  EXPECT_EQ(problem("98 'zzqzz' 5"), at + "the id 98 or its bytes occur twice");
+  EXPECT_EQ(problem("70000"), at + "expected ID LITERAL BYTES");
 }
 
 TEST(WorldVocabulary, AByteWithoutAnEntryIsRefused) {
@@ -100,7 +99,7 @@ TEST(WorldVocabulary, AByteWithoutAnEntryIsRefused) {
   ASSERT_NE(at, text.npos);
   text.erase(at, line.size());
   EXPECT_EQ(error_of([&] { parse_world_vocabulary(text, "v"); }),
-            "v: wanted an entry for each single byte, found none for 0x61");
+            "v: expected an entry for each single byte, found none for 0x61");
 }
 
 // ---- the chat format of World and G1 models

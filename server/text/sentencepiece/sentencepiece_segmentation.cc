@@ -1,8 +1,9 @@
-#include "server/text/sentencepiece/sentencepiece_bpe.h"
+#include "server/text/sentencepiece/sentencepiece_segmentation.h"
 
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -10,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/text/characters.h"
 #include "server/text/json/json_fields.h"
 #include "server/text/models/bpe_model.h"
 #include "server/text/models/trie.h"
@@ -19,10 +21,12 @@
 namespace recurve {
 namespace {
 
+uint64_t pair_of(char32_t left, char32_t right) { return uint64_t{left} << 32 | right; }
+
 using Piece = SentencePieceModel::Piece;
 
-// The pieces by which merge comes first: a higher score; where scores are equal it is the place in
-// the text that decides, so they are one rank.
+// The rank of the merge of each piece: lower for a higher score. Equal scores have one rank,
+// because the position in the text decides then.
 std::vector<int32_t> ranks_of(const std::vector<Piece>& pieces) {
   std::vector<size_t> order(pieces.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -37,9 +41,8 @@ std::vector<int32_t> ranks_of(const std::vector<Piece>& pieces) {
   return ranks;
 }
 
-// SentencePiece merges any neighbours that are a piece together; merged, they are pieces
-// themselves, or single characters, of which those that are none have no id: no model has a piece
-// of those.
+// Adds a rule for each two pieces whose concatenation is a piece: these are the merges of
+// SentencePiece, since check_characters() excludes characters that are not pieces.
 void add_rules(const std::vector<Piece>& pieces,
                const std::unordered_map<std::string_view, int32_t>& ids, BpeMerger& merger) {
   const std::vector<int32_t> ranks = ranks_of(pieces);
@@ -52,11 +55,11 @@ void add_rules(const std::vector<Piece>& pieces,
   }
 }
 
-// A BPE between pieces that a user has defined: wherever the longest of those is found, it is
-// taken, and nothing is merged with it.
+// A BPE with user-defined pieces: the longest at a position is always a token, and is not merged
+// with anything.
 class WithDefinedPieces final : public WordModel {
  public:
-  // `defined`: the numbers are ids.
+  // The numbers of `defined` are ids.
   WithDefinedPieces(std::unique_ptr<const BpeModel> merges, Trie defined)
       : merges_(std::move(merges)), defined_(std::move(defined)) {}
 
@@ -74,13 +77,13 @@ class WithDefinedPieces final : public WordModel {
                 std::vector<int32_t>& ids) override {
       size_t begin = 0;
       for (size_t at = 0; at < word.size();) {
-        const Found found = model_.find(word.substr(at));
+        const Trie::Match found = model_.defined_.longest(word.substr(at));
         if (found.bytes == 0) {
           ++at;
           continue;
         }
         merge(word.substr(begin, at - begin), limits, ids);
-        ids.push_back(found.id);
+        ids.push_back(found.number);
         limits.check(ids.size());
         begin = at += found.bytes;
       }
@@ -96,22 +99,6 @@ class WithDefinedPieces final : public WordModel {
     std::unique_ptr<WordEncoder> merges_;
   };
 
-  struct Found {
-    size_t bytes = 0;  // 0: none
-    int32_t id = 0;
-  };
-  // The longest piece that the text begins with. Within a character none begins.
-  Found find(std::string_view text) const {
-    Found found;
-    int32_t node = Trie::kRoot;
-    for (size_t i = 0; i < text.size(); ++i) {
-      node = defined_.next(node, text[i]);
-      if (node == Trie::kNone) break;
-      if (defined_.number(node) != Trie::kNone) found = {i + 1, defined_.number(node)};
-    }
-    return found;
-  }
-
   std::unique_ptr<const BpeModel> merges_;
   Trie defined_;
 };
@@ -119,7 +106,7 @@ class WithDefinedPieces final : public WordModel {
 BpeModel::Parts model_parts(const SentencePieceModel& model) {
   BpeModel::Parts parts{.byte_level = false};
   parts.fuse_unknown = true;
-  std::unordered_map<std::string_view, int32_t> ids;  // of the pieces that texts are made of
+  std::unordered_map<std::string_view, int32_t> ids;  // of the pieces that are found in text
   for (size_t i = 0; i < model.pieces.size(); ++i) {
     const Piece& piece = model.pieces[i];
     const auto id = static_cast<int32_t>(i);
@@ -139,9 +126,9 @@ BpeModel::Parts model_parts(const SentencePieceModel& model) {
   return parts;
 }
 
-// Every character of a normal piece must be a piece, so that all that can be merged has an id.
+// Every character of a normal piece must be a piece, so that all symbols of a merge have ids.
 void check_characters(const SentencePieceModel& model) {
-  std::unordered_map<char32_t, bool> single;  // false: seen within a piece only
+  std::unordered_map<char32_t, bool> single;  // false: only found in longer pieces
   for (const Piece& piece : model.pieces) {
     if (piece.type == PieceType::kUnused) {
       throw std::runtime_error(
@@ -157,11 +144,75 @@ void check_characters(const SentencePieceModel& model) {
   for (const auto& [c, is_piece] : single) {
     if (is_piece) continue;
     throw std::runtime_error(
-        fmt::format("U+{:04X} is in pieces, but is none", static_cast<uint32_t>(c)));
+        fmt::format("U+{:04X} is in a piece, but is not a piece", static_cast<uint32_t>(c)));
   }
 }
 
+struct Scores {
+  float least;
+  float greatest;
+};
+
+// The scores of the normal pieces, of which there is at least one. As in the library, the greatest
+// is at least the smallest positive number, although a logarithm of a probability is never
+// positive.
+Scores scores_of(const SentencePieceModel& model) {
+  std::vector<float> scores;
+  for (const Piece& piece : model.pieces) {
+    if (piece.type == PieceType::kNormal) scores.push_back(piece.score);
+  }
+  const auto [least, greatest] = std::minmax_element(scores.begin(), scores.end());
+  return {*least, std::max(*greatest, std::numeric_limits<float>::min())};
+}
+
+// In the library's precision. The score of a user-defined piece is so high that it is always
+// chosen.
+double score_of(const Piece& piece, float greatest) {
+  if (piece.type != PieceType::kUserDefined) return piece.score;
+  return static_cast<float>(piece.name.size()) * greatest - 0.1;
+}
+
+std::array<int32_t, 256> byte_ids_of(const SentencePieceModel& model) {
+  std::array<int32_t, 256> ids = BpeModel::no_bytes();
+  for (size_t i = 0; i < model.pieces.size(); ++i) {
+    const int byte = byte_of_name(model.pieces[i].name);
+    if (model.pieces[i].type == PieceType::kByte)
+      ids[static_cast<size_t>(byte)] = static_cast<int32_t>(i);
+  }
+  return ids;
+}
+
 }  // namespace
+
+SentencePieceBoundaries::SentencePieceBoundaries(const SentencePieceModel& model, bool has_bytes)
+    : has_bytes_(has_bytes) {
+  for (const SentencePieceModel::Piece& entry : model.pieces) {
+    if (!is_valid_utf8(entry.name)) continue;  // never in a text
+    const std::u32string piece = to_utf32(entry.name);
+    if (piece.size() == 1) singles_.insert(piece[0]);
+    for (size_t i = 1; i < piece.size(); ++i) {
+      adjacent_.insert(pair_of(piece[i - 1], piece[i]));
+    }
+  }
+}
+
+size_t SentencePieceBoundaries::find(std::string_view utf8, size_t from) const {
+  size_t at = from;
+  while (at < utf8.size() && is_continuation(utf8[at])) ++at;
+  if (at >= utf8.size()) return utf8.npos;
+  char32_t before = first_code_point(utf8.substr(characters_before(utf8, at, 1))).code_point;
+  while (at < utf8.size()) {
+    const Character here = first_code_point(utf8.substr(at));
+    if (is_boundary(before, here.code_point)) return at;
+    before = here.code_point;
+    at += here.bytes;
+  }
+  return utf8.npos;
+}
+
+bool SentencePieceBoundaries::is_boundary(char32_t before, char32_t here) const {
+  return (known(before) || known(here)) && !adjacent_.contains(pair_of(before, here));
+}
 
 std::unique_ptr<const WordModel> sentencepiece_bpe(const SentencePieceModel& model) {
   check_characters(model);
@@ -175,6 +226,20 @@ std::unique_ptr<const WordModel> sentencepiece_bpe(const SentencePieceModel& mod
   auto merges = std::make_unique<BpeModel>(model_parts(model));
   if (!defines) return merges;
   return std::make_unique<WithDefinedPieces>(std::move(merges), std::move(defined));
+}
+
+std::unique_ptr<const UnigramModel> sentencepiece_unigram(const SentencePieceModel& model) {
+  const Scores scores = scores_of(model);
+  std::vector<UnigramModel::Piece> pieces;
+  UnigramModel::Unknown unknown{};
+  for (const Piece& piece : model.pieces) {
+    const bool in_texts = piece.type == PieceType::kNormal || piece.type == PieceType::kUserDefined;
+    if (piece.type == PieceType::kUnknown) unknown.id = static_cast<int32_t>(pieces.size());
+    pieces.push_back({std::string(piece.name), score_of(piece, scores.greatest), !in_texts});
+  }
+  unknown.score = scores.least - static_cast<float>(UnigramModel::kUnknownPenalty);
+  unknown.byte_ids = byte_ids_of(model);
+  return std::make_unique<UnigramModel>(pieces, unknown, UnigramModel::Precision::kSingle);
 }
 
 }  // namespace recurve

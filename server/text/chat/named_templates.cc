@@ -1,18 +1,17 @@
-#include "server/text/chat/chat_forms.h"
-
 #include <algorithm>
+
+#include "server/text/chat/chat_template.h"
 
 namespace recurve {
 namespace {
 
-// Each writes what the models read that were trained on the form, as the form's own description has
-// it: where roles, ends of turns and line breaks stand. Each is prefix-stable, so that a session
-// goes on with the new messages alone.
-struct Form {
+// Each renders roles, ends of turns and line breaks as in the description of its format. Each is
+// prefix-stable, so that a session can continue with only the new messages.
+struct NamedTemplate {
   std::string_view name;
   std::string_view text;
 };
-constexpr Form kForms[] = {
+constexpr NamedTemplate kTemplates[] = {
     // Instructions under headings.
     {"alpaca",
      "{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}\n\n"
@@ -22,7 +21,7 @@ constexpr Form kForms[] = {
     {"chatml",
      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
      "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"},
-    // A system message has no turn of its own: it stands in front of the user's.
+    // The format has no system role: a system message is a turn of the user.
     {"gemma",
      "{{ bos_token }}{% for m in messages %}"
      "{% if m.role == 'system' %}<start_of_turn>user\n{{ m.content | trim }}<end_of_turn>\n"
@@ -55,15 +54,16 @@ constexpr Form kForms[] = {
 
 }  // namespace
 
-std::optional<std::string_view> chat_form(std::string_view name) {
-  const auto* found = std::ranges::find(kForms, name, &Form::name);
-  if (found == std::end(kForms)) return {};
+std::optional<std::string_view> named_chat_template(std::string_view name) {
+  const auto* found = std::ranges::find(kTemplates, name, &NamedTemplate::name);
+  if (found == std::end(kTemplates)) return {};
   return found->text;
 }
 
-std::string chat_form_names() {
+std::string chat_template_names() {
   std::string names;
-  for (const Form& form : kForms) names.append(names.empty() ? "" : ", ").append(form.name);
+  for (const NamedTemplate& one : kTemplates)
+    names.append(names.empty() ? "" : ", ").append(one.name);
   return names;
 }
 

@@ -1,5 +1,3 @@
-#include "server/text/models/model_json.h"
-
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -15,7 +13,7 @@
 #include "server/text/models/byte_level.h"
 #include "server/text/models/unigram_model.h"
 #include "server/text/models/word_piece_model.h"
-#include "server/text/unsupported.h"
+#include "server/text/tokenizers/pipeline_tokenizer.h"
 #include "server/text/utf8.h"
 
 namespace recurve {
@@ -97,13 +95,13 @@ std::optional<int32_t> read_unknown(Fields& model, const Vocabulary& vocabulary)
   return known_token(vocabulary, model.get_string("unk_token"), "model.unk_token");
 }
 
-// The tokens of single bytes in the byte-level alphabet; some vocabularies lack a few.
+// The tokens of single bytes in the byte-level alphabet; some vocabularies lack a few of them.
 std::array<int32_t, 256> alphabet_ids(const Vocabulary& vocabulary) {
   std::array<int32_t, 256> ids = BpeModel::no_bytes();
   for (int byte = 0; byte < 256; ++byte) {
     std::string name;
     const char c = static_cast<char>(byte);
-    append_byte_level({&c, 1}, name);
+    encode_byte_level({&c, 1}, name);
     const auto found = vocabulary.find(name);
     if (found != vocabulary.end()) ids[static_cast<size_t>(byte)] = found->second;
   }
@@ -125,7 +123,7 @@ std::array<int32_t, 256> fallback_ids(const Vocabulary& vocabulary) {
 
 void add_characters(const Vocabulary& vocabulary, BpeModel::Parts& bpe) {
   for (const auto& [name, id] : vocabulary) {
-    if (!is_valid_utf8(name)) continue;  // which is no text's
+    if (!is_valid_utf8(name)) continue;  // never in a text
     const std::u32string characters = to_utf32(name);
     if (characters.size() == 1) bpe.character_ids[characters[0]] = id;
     for (size_t i = 1; i < characters.size(); ++i) {
@@ -138,7 +136,7 @@ void add_whole_words(const Parts& parts, BpeModel::Parts& bpe) {
   const auto control = control_names(parts);
   for (const auto& [name, id] : parts.vocabulary) {
     if (control.contains(name)) continue;
-    const auto text = bpe.byte_level ? undo_byte_level(name) : name;
+    const auto text = bpe.byte_level ? decode_byte_level(name) : name;
     if (text) bpe.whole_words.emplace(*text, id);
   }
 }
