@@ -22,6 +22,7 @@
 #include "kernels/ops/linear.h"
 #include "kernels/ops/linear_recurrence.h"
 #include "kernels/ops/mlstm.h"
+#include "kernels/ops/paged_attention.h"
 #include "kernels/ops/rg_lru.h"
 #include "kernels/ops/ring_attention.h"
 #include "kernels/ops/rms_norm.h"
@@ -109,6 +110,8 @@ using AllOps = OpTable<EmbedKernel,             //
                        DeltaRuleKernel,         //
                        RgLruKernel,             //
                        RingAttentionKernel,     //
+                       AppendKernel,            //
+                       PagedAttentionKernel,    //
                        TakeTokensKernel,        //
                        SampleKernel>;
 

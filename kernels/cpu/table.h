@@ -38,6 +38,8 @@ void run(const DeltaGateArgs& args, Stream& stream);
 void run(const DeltaRuleArgs& args, Stream& stream);
 void run(const RgLruArgs& args, Stream& stream);
 void run(const RingAttentionArgs& args, Stream& stream);
+void run(const AppendArgs& args, Stream& stream);
+void run(const PagedAttentionArgs& args, Stream& stream);
 
 // Writes these ops over those of the table: the ones that are declared above.
 void fill(Kernels& kernels);

@@ -28,6 +28,10 @@ inline std::string value_text(const Matrix& m) {
 inline std::string value_text(const StateData& s) {
   return fmt::format("{}@{}", name_of(s.dtype), value_text(s.data));
 }
+inline std::string value_text(const PagedData& p) {
+  return fmt::format("{}@{} pages of {} by {}x{}", name_of(p.dtype), value_text(p.data),
+                     p.page_bytes, value_text(p.table), p.most);
+}
 inline std::string value_text(const Ragged& r) {
   return fmt::format("[{} {} {} {} {}]", r.num_seqs, r.rows, r.max_len, value_text(r.begin),
                      value_text(r.slot));
@@ -166,6 +170,14 @@ inline std::string text_of(const RgLruArgs& a) {
 inline std::string text_of(const RingAttentionArgs& a) {
   return values_text(a.seqs, a.H, a.HK, a.D, a.W, a.scale, a.q_stride, a.k_stride, a.v_stride, a.q,
                      a.k, a.v, a.position, a.ring_k, a.ring_v, a.o);
+}
+inline std::string text_of(const AppendArgs& a) {
+  return values_text(a.seqs, a.HK, a.D, a.k_stride, a.v_stride, a.k, a.v, a.position, a.keys,
+                     a.values);
+}
+inline std::string text_of(const PagedAttentionArgs& a) {
+  return values_text(a.seqs, a.H, a.HK, a.D, a.scale, a.q_stride, a.q, a.position, a.keys, a.values,
+                     a.o, a.gate, a.gate_stride, a.gate_head_stride);
 }
 inline std::string text_of(const FeatureMapArgs& a) {
   return values_text(a.rows, a.H, a.D, a.map, a.sum_eps, a.x_stride, a.x, a.y);

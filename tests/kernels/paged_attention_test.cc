@@ -1,0 +1,266 @@
+// Attention over pages: the reference against the formula in double, every device against the
+// reference, and bits that follow from a row and its keys alone.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "kernels/bf16.h"
+#include "tests/support/kernels/row_values.h"
+
+namespace recurve::testing::paged_attention_test {
+
+struct Heads {
+  int H, HK, D;
+};
+const Heads kHeads[] = {{1, 1, 1}, {4, 2, 16}, {3, 3, 5}, {6, 1, 40}, {8, 2, 33}, {4, 1, 256}};
+
+// Keys, values, queries and gates of one session, (tokens, heads, D).
+struct Session {
+  int tokens;
+  Floats q, k, v, gate;
+};
+
+Session make_session(std::mt19937_64& random, const Heads& h, int tokens) {
+  const auto count = static_cast<size_t>(tokens);
+  return {tokens, normal_floats(random, count * h.H * h.D, 2),
+          normal_floats(random, count * h.HK * h.D, 1), normal_floats(random, count * h.HK * h.D),
+          normal_floats(random, count * h.H * h.D, 3)};
+}
+
+// Which tokens of which session a call brings.
+struct Piece {
+  int session, from, to;
+};
+
+// A pool of pages in the memory of a device, and calls over it.
+class Pages {
+ public:
+  Pages(KernelDevice& device, const Heads& heads, DType dtype, int slots, int most, uint64_t seed)
+      : device_(device),
+        h_(heads),
+        dtype_(dtype),
+        most_(most),
+        half_(kPageTokens * heads.HK * heads.D * static_cast<int64_t>(size_of(dtype))),
+        memory_(device.floats(static_cast<size_t>((slots * most + 1) * 2 * half_ / 4))) {
+    std::vector<int32_t> order(static_cast<size_t>(slots * most));
+    std::iota(order.begin(), order.end(), 1);
+    std::shuffle(order.begin(), order.end(), std::mt19937_64(seed));
+    table_.assign(static_cast<size_t>(most), 0);  // of slot 0
+    table_.insert(table_.end(), order.begin(), order.end());
+  }
+
+  std::vector<int32_t>& table() { return table_; }
+
+  // Appends and attends -> outputs of the rows, (rows, H, D). slots: of the sessions.
+  Floats call(const std::vector<Session>& sessions, const std::vector<int32_t>& slots,
+              const std::vector<Piece>& pieces, bool gated) {
+    Floats q, k, v, gate;
+    std::vector<int32_t> begin = {0}, slot, position;
+    const auto add = [](Floats& to, const Floats& from, int width, const Piece& piece, int gap) {
+      for (int t = piece.from; t < piece.to; ++t) {
+        to.insert(to.end(), from.begin() + t * width, from.begin() + (t + 1) * width);
+        to.insert(to.end(), gap, NAN);
+      }
+    };
+    for (const Piece& piece : pieces) {
+      const Session& s = sessions[piece.session];
+      add(q, s.q, h_.H * h_.D, piece, 3);
+      add(gate, s.gate, h_.H * h_.D, piece, 1);
+      add(k, s.k, h_.HK * h_.D, piece, 2);
+      add(v, s.v, h_.HK * h_.D, piece, 4);
+      for (int t = piece.from; t < piece.to; ++t) position.push_back(t);
+      begin.push_back(static_cast<int32_t>(position.size()));
+      slot.push_back(slots[piece.session]);
+    }
+    const auto rows = static_cast<int>(position.size());
+    const auto qs = device_.array(q), ks = device_.array(k), vs = device_.array(v),
+               gates = device_.array(gate);
+    const auto begins = device_.array(begin), slot_ids = device_.array(slot),
+               positions = device_.array(position), tables = device_.array(table_);
+    const auto out = device_.floats(static_cast<size_t>(rows) * h_.H * h_.D);
+    const Ragged seqs{.num_seqs = static_cast<int>(slot.size()),
+                      .rows = rows,
+                      .max_len = rows,
+                      .begin = begins.data(),
+                      .slot = slot_ids.data()};
+    const auto paged = [&](int64_t at) {
+      return PagedData{.data = reinterpret_cast<std::byte*>(memory_.data()) + at,
+                       .dtype = dtype_,
+                       .page_bytes = 2 * half_,
+                       .table = tables.data(),
+                       .most = most_};
+    };
+    device_.kernels().append({.seqs = seqs,
+                              .HK = h_.HK,
+                              .D = h_.D,
+                              .k_stride = h_.HK * h_.D + 2,
+                              .v_stride = h_.HK * h_.D + 4,
+                              .k = ks.data(),
+                              .v = vs.data(),
+                              .position = positions.data(),
+                              .keys = paged(0),
+                              .values = paged(half_)},
+                             *device_.stream);
+    device_.kernels().paged_attention({.seqs = seqs,
+                                       .H = h_.H,
+                                       .HK = h_.HK,
+                                       .D = h_.D,
+                                       .scale = 1 / std::sqrt(static_cast<float>(h_.D)),
+                                       .q_stride = h_.H * h_.D + 3,
+                                       .q = qs.data(),
+                                       .position = positions.data(),
+                                       .keys = paged(0),
+                                       .values = paged(half_),
+                                       .o = out.data(),
+                                       .gate = gated ? gates.data() : nullptr,
+                                       .gate_stride = h_.H * h_.D + 1,
+                                       .gate_head_stride = h_.D},
+                                      *device_.stream);
+    EXPECT_TRUE(out.guards_intact());
+    EXPECT_TRUE(memory_.guards_intact());
+    return out.read();
+  }
+
+ private:
+  KernelDevice& device_;
+  const Heads h_;
+  const DType dtype_;
+  const int most_;
+  const int64_t half_;
+  DeviceArray<float> memory_;
+  std::vector<int32_t> table_;
+};
+
+float stored(DType dtype, float value) {
+  return dtype == DType::kF32 ? value : bf16_to_f32(f32_to_bf16(value));
+}
+
+Floats exact(const Heads& h, const Session& s, DType dtype, bool gated) {
+  Floats out;
+  for (int row = 0; row < s.tokens; ++row) {
+    for (int head = 0; head < h.H; ++head) {
+      const int shared = head / (h.H / h.HK);
+      std::vector<double> scores, o(h.D);
+      for (int x = 0; x <= row; ++x) {
+        double product = 0;
+        for (int d = 0; d < h.D; ++d) {
+          product += double{s.q[(row * h.H + head) * h.D + d]} *
+                     stored(dtype, s.k[(x * h.HK + shared) * h.D + d]);
+        }
+        scores.push_back(product / std::sqrt(double{static_cast<float>(h.D)}));
+      }
+      const double largest = *std::ranges::max_element(scores);
+      double sum = 0;
+      for (int x = 0; x <= row; ++x) {
+        const double weight = std::exp(scores[x] - largest);
+        sum += weight;
+        for (int d = 0; d < h.D; ++d) {
+          o[d] += weight * stored(dtype, s.v[(x * h.HK + shared) * h.D + d]);
+        }
+      }
+      for (int d = 0; d < h.D; ++d) {
+        const double gate = gated ? exact_sigmoid(s.gate[(row * h.H + head) * h.D + d]) : 1;
+        out.push_back(static_cast<float>(o[d] / sum * gate));
+      }
+    }
+  }
+  return out;
+}
+
+// Scores of some tens, whose roundings the exponential takes with it.
+constexpr Tolerance kAttended{.absolute = 2e-5, .relative = 1e-4};
+
+TEST(PagedAttentionReference, IsTheFormula) {
+  KernelDevice device("reference");
+  std::mt19937_64 random(2);
+  for (const Heads& h : kHeads) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const std::vector<Session> sessions = {make_session(random, h,
+                                                          h.D > 100  ? 70
+                                                          : h.D > 16 ? 270
+                                                                     : 530)};
+      for (const bool gated : {false, true}) {
+        Pages pages(device, h, dtype, 1, 9, 3);
+        EXPECT_TRUE(close(pages.call(sessions, {1}, {{0, 0, sessions[0].tokens}}, gated),
+                          exact(h, sessions[0], dtype, gated), kAttended))
+            << h.H << " " << h.HK << " " << h.D << " " << name_of(dtype);
+      }
+    }
+  }
+}
+
+class PagedAttentionTest : public DeviceTest {};
+
+TEST_P(PagedAttentionTest, MatchesTheReference) {
+  KernelDevice reference("reference"), device = make_device();
+  std::mt19937_64 random(7);
+  for (const Heads& h : kHeads) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const std::vector<Session> sessions = {make_session(random, h, 300),
+                                             make_session(random, h, 65)};
+      const std::vector<Piece> pieces = {{0, 0, 300}, {1, 0, 65}};
+      Pages mine(device, h, dtype, 3, 5, 4), theirs(reference, h, dtype, 3, 5, 5);
+      EXPECT_TRUE(close(mine.call(sessions, {2, 1}, pieces, true),
+                        theirs.call(sessions, {3, 2}, pieces, true), kAttended))
+          << h.H << " " << h.HK << " " << h.D << " " << name_of(dtype);
+    }
+  }
+}
+
+// However a text is cut between calls, wherever its pages lie and whatever runs concurrently.
+TEST_P(PagedAttentionTest, BitsFollowFromTheRowAndItsKeys) {
+  KernelDevice device = make_device();
+  std::mt19937_64 random(8);
+  const Heads h{6, 2, 24};
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const std::vector<Session> sessions = {make_session(random, h, 600),
+                                           make_session(random, h, 90)};
+    const size_t width = h.H * h.D;
+    Pages whole(device, h, dtype, 2, 10, 1);
+    const Floats wanted = whole.call(sessions, {1, 2}, {{0, 0, 600}}, true);
+    Pages cut(device, h, dtype, 2, 10, 9);
+    Floats found;
+    const int cuts[] = {0, 1, 2, 63, 64, 200, 256, 257, 258, 511, 513, 599, 600};
+    for (size_t c = 0; c + 1 < std::size(cuts); ++c) {
+      const int other = static_cast<int>(c) * 7;
+      const Floats both =
+          cut.call(sessions, {2, 1}, {{1, other, other + 6}, {0, cuts[c], cuts[c + 1]}}, true);
+      found.insert(found.end(), both.begin() + static_cast<ptrdiff_t>(6 * width), both.end());
+    }
+    EXPECT_TRUE(bit_equal(found, wanted)) << name_of(dtype);
+  }
+}
+
+// A fork has the pages of the session before it.
+TEST_P(PagedAttentionTest, PagesMayBeShared) {
+  KernelDevice device = make_device();
+  std::mt19937_64 random(9);
+  const Heads h{4, 2, 16};
+  std::vector<Session> sessions = {make_session(random, h, 150), make_session(random, h, 150)};
+  for (auto [to, from] : {std::pair(&Session::k, 0), {&Session::v, 0}}) {
+    std::copy_n((sessions[0].*to).begin(), 128 * h.HK * h.D, (sessions[1].*to).begin());
+  }
+  Pages apart(device, h, DType::kBF16, 2, 3, 1), shared(device, h, DType::kBF16, 2, 3, 1);
+  const Floats wanted = apart.call(sessions, {1, 2}, {{0, 0, 150}, {1, 0, 150}}, false);
+  auto& table = shared.table();
+  table[2 * 3] = table[3];
+  table[2 * 3 + 1] = table[3 + 1];
+  shared.call(sessions, {1, 2}, {{0, 0, 150}}, false);
+  const Floats found = shared.call(sessions, {1, 2}, {{1, 128, 150}}, false);
+  EXPECT_TRUE(bit_equal(found, std::span(wanted).last(found.size())));
+}
+
+// Sequences that have ended have slot 0, whatever their position is.
+TEST_P(PagedAttentionTest, SlotZeroIsNeitherReadNorWritten) {
+  KernelDevice device = make_device();
+  std::mt19937_64 random(10);
+  const Heads h{2, 1, 8};
+  const std::vector<Session> sessions = {make_session(random, h, 400)};
+  Pages pages(device, h, DType::kF32, 1, 2, 1);  // of 128 tokens
+  const Floats found = pages.call(sessions, {0}, {{0, 390, 400}}, false);
+  EXPECT_EQ(found, Floats(found.size(), 0.0f));
+}
+
+RECURVE_ON_EACH_DEVICE(PagedAttentionTest);
+
+}  // namespace recurve::testing::paged_attention_test
