@@ -41,12 +41,12 @@ struct AppendArgs {
 // with heads of queries in groups that share a head of keys and values: head h has keys of h / (H /
 // HK).
 //
-// The keys are cut at multiples of kAttentionPart. Each part has a maximum, a sum of weights and a
-// weighted sum of values of its own; these are joined from the oldest part to the newest. So bits
-// follow from the row and from what is stored, not from how a text was split between calls, which
-// pages it is in, what else is in the batch, or the number of threads.
-// Source: Vaswani et al. 2017, sec. 3.2; Shazeer 2019 for shared keys; Dao et al. 2023 (Flash
-// decoding) for parts that are joined; the gate: Qiu et al. 2025 (Gated attention), G1.
+// The keys are cut at multiples of kAttentionPart. Each part has its own maximum, sum of weights
+// and weighted sum of values; these are joined from the oldest part to the newest. So bits follow
+// from the row and from what is stored, not from how a text was split between calls, which pages it
+// is in, what else is in the batch, or the number of threads. Source: Vaswani et al. 2017,
+// sec. 3.2; Shazeer 2019 for shared keys; Dao et al. 2023 (Flash decoding) for parts that are
+// joined; the gate: Qiu et al. 2025 (Gated attention), G1.
 struct PagedAttentionArgs {
   Ragged seqs;
   int H;                    // heads of queries

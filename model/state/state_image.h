@@ -42,7 +42,7 @@ std::vector<std::span<Byte>> spans_of_arrays(const StateLayout& layout,
   CHECK(pieces.size() == divided.size());
   std::vector<std::span<Byte>> arrays(layout.arrays.size());
   for (size_t p = 0; p < divided.size(); ++p) {
-    if (divided[p].page) continue;
+    if (divided[p].page || pieces[p].empty()) continue;
     CHECK(pieces[p].size() == divided[p].bytes);
     size_t at = 0;
     for (const size_t a : divided[p].arrays) {

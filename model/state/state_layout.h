@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/ops/paged_attention.h"
 #include "kernels/tensor.h"
 
 namespace recurve {
@@ -18,9 +19,8 @@ inline constexpr std::string_view kRecurrentPiece = "recurrent";
 enum class StateGrowth {
   kFixed,     // not at all
   kRing,      // not at all: rows of the last tokens, each in place of an older one
-  kPerToken,  // by a row a token, in pages of kPageTokens, each a piece
+  kPerToken,  // by what a token adds, in pages of kPageTokens, each a piece
 };
-inline constexpr int64_t kPageTokens = 64;
 
 // What the numbers of an array may be. A state that comes from outside a slot's own steps is
 // checked for it before it is used (server/state/state_values.h): what kernels use as an index or a
