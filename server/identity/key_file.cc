@@ -166,11 +166,22 @@ KeyFile::Issuer issuer_from(const json& object, const std::string& where) {
   return issuer;
 }
 
-const json& list_of(const json& all, const char* name) {
-  static const json kNothing = json::array();
-  if (!all.contains(name)) return kNothing;
+// The entries of a list, no two of which have the same id.
+template <typename Entry>
+std::vector<Entry> list_from(const json& all, const char* name, const char* entry,
+                             Entry (*read)(const json& object, const std::string& where),
+                             std::string Entry::* id, const char* id_name) {
+  std::vector<Entry> entries;
+  if (!all.contains(name)) return entries;
   if (!all.at(name).is_array()) fail(fmt::format("\"{}\" must be a list", name));
-  return all.at(name);
+  std::set<std::string> ids;
+  for (const json& object : all.at(name)) {
+    const std::string where = fmt::format("{} {}", entry, entries.size() + 1);
+    const Entry& added = entries.emplace_back(read(object, where));
+    if (!ids.insert(added.*id).second)
+      fail(fmt::format("{}: its {} is not unique", where, id_name));
+  }
+  return entries;
 }
 
 // RFC 4648, without padding.
@@ -235,27 +246,11 @@ KeyFile parse_key_file(std::string_view text) {
     if (!is_tenant_name(name)) fail(tenant_name_rule(name));
     file.tenants[name] = limits_from(limits, fmt::format("tenant \"{}\"", name));
   }
-  std::set<std::string> ids, subjects;
-  for (const json& object : list_of(all, "keys")) {
-    const std::string where = fmt::format("key {}", file.keys.size() + 1);
-    const auto& key = file.keys.emplace_back(key_from(object, where));
-    if (!ids.insert(key.id).second) fail(fmt::format("{}: its id is not unique", where));
-  }
-  for (const json& object : list_of(all, "certificates")) {
-    const std::string where = fmt::format("certificate {}", file.certificates.size() + 1);
-    const auto& one = file.certificates.emplace_back(certificate_from(object, where));
-    if (!subjects.insert(one.subject).second) {
-      fail(fmt::format("{}: its subject is not unique", where));
-    }
-  }
-  std::set<std::string> issuers;
-  for (const json& object : list_of(all, "issuers")) {
-    const std::string where = fmt::format("issuer {}", file.issuers.size() + 1);
-    const auto& one = file.issuers.emplace_back(issuer_from(object, where));
-    if (!issuers.insert(one.issuer).second) {
-      fail(fmt::format("{}: its \"issuer\" is not unique", where));
-    }
-  }
+  file.keys = list_from(all, "keys", "key", key_from, &KeyFile::Key::id, "id");
+  file.certificates = list_from(all, "certificates", "certificate", certificate_from,
+                                &KeyFile::Certificate::subject, "subject");
+  file.issuers =
+      list_from(all, "issuers", "issuer", issuer_from, &KeyFile::Issuer::issuer, "\"issuer\"");
   return file;
 }
 

@@ -23,25 +23,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<std::string_view, 6> kLevelNames = {"trace",   "debug", "info",
-                                                         "warning", "error", "off"};
-
 spdlog::level::level_enum to_spdlog(LogLevel level) {
-  switch (level) {
-    case LogLevel::kTrace:
-      return spdlog::level::trace;
-    case LogLevel::kDebug:
-      return spdlog::level::debug;
-    case LogLevel::kInfo:
-      return spdlog::level::info;
-    case LogLevel::kWarning:
-      return spdlog::level::warn;
-    case LogLevel::kError:
-      return spdlog::level::err;
-    case LogLevel::kOff:
-      break;
-  }
-  return spdlog::level::off;
+  static constexpr std::array kLevels = {spdlog::level::trace, spdlog::level::debug,
+                                         spdlog::level::info,  spdlog::level::warn,
+                                         spdlog::level::err,   spdlog::level::off};
+  return kLevels[static_cast<size_t>(level)];
 }
 
 using Pool = spdlog::details::thread_pool;

@@ -1,5 +1,6 @@
 #pragma once
 #include <google/protobuf/descriptor.h>
+#include <grpcpp/generic/async_generic_service.h>  // the handlers of callbacks
 #include <grpcpp/support/server_callback.h>
 
 #include <memory>

@@ -223,7 +223,7 @@ def test_an_issuers_keys_are_replaced_while_it_runs(tmp_path):
             if "event=keys_not_reloaded" in server.log.read_text():
                 break
             assert taken(server, second.sign())
-        server.wait_for('event=keys_not_reloaded what=.*issuer .*login.json: it has 0 keys')
+        server.wait_for('event=keys_not_reloaded what=.*issuer .*login.json: it has 0 signing keys')
         assert taken(server, second.sign()), "the previous keys remain valid"
     finally:
         server.stop()
