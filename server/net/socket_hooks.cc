@@ -35,11 +35,6 @@ SystemSockets find_system() {
   return found;
 }
 
-template <typename Function>
-bool is_ours(const char* name, Function* ours) {
-  return dlsym(RTLD_DEFAULT, name) == reinterpret_cast<void*>(ours);
-}
-
 msghdr one_part(iovec* part) {
   msghdr message{};
   message.msg_iov = part;
@@ -58,14 +53,6 @@ SocketHooks& SocketHooks::of_process() {
   static auto* const hooks =
       new SocketHooks;  // never destroyed: gRPC's threads may read until exit
   return *hooks;
-}
-
-bool SocketHooks::active() {
-  const SystemSockets& next = system_sockets();
-  return is_ours("recvmsg", &::recvmsg) && is_ours("sendmsg", &::sendmsg) &&
-         is_ours("recv", &::recv) && is_ours("send", &::send) && is_ours("shutdown", &::shutdown) &&
-         next.recvmsg != nullptr && next.sendmsg != nullptr && next.recv != nullptr &&
-         next.send != nullptr && next.shutdown != nullptr;
 }
 
 SocketHooks::Shard& SocketHooks::shard_of(int descriptor) {

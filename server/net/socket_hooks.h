@@ -25,9 +25,6 @@ class SocketHooks {
   // The one of this process.
   static SocketHooks& of_process();
 
-  // Whether the program calls these functions: another library may define them too.
-  static bool active();
-
   // From now on the non-blocking socket carries TLS, whose handshake is done.
   void carry_tls(int descriptor, TlsSocket::Connection tls);
   // From now on the guard gets the bytes of the HTTP/2 connection, of which nothing was read yet.

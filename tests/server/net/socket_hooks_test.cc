@@ -1,5 +1,6 @@
 #include "server/net/socket_hooks.h"
 
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -58,7 +59,20 @@ std::string many(int count) {
   return all;
 }
 
-TEST(SocketHooks, ReplaceTheSystemsFunctions) { EXPECT_TRUE(SocketHooks::active()); }
+template <typename Ours, typename Next>
+void expect_replaced(const char* name, Ours* ours, Next* next) {
+  EXPECT_EQ(dlsym(RTLD_DEFAULT, name), reinterpret_cast<void*>(ours)) << name;
+  EXPECT_TRUE(next != nullptr && next != ours) << name;
+}
+
+TEST(SocketHooks, ReplaceTheSystemsFunctions) {
+  const SystemSockets& next = system_sockets();
+  expect_replaced("recvmsg", &::recvmsg, next.recvmsg);
+  expect_replaced("sendmsg", &::sendmsg, next.sendmsg);
+  expect_replaced("recv", &::recv, next.recv);
+  expect_replaced("send", &::send, next.send);
+  expect_replaced("shutdown", &::shutdown, next.shutdown);
+}
 
 TEST(SocketHooks, EndAConnectionThatFloods) {
   Metrics metrics;
