@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-// Runs the program `recurve`, or another that lies beside the test's own.
+// Runs the program `recurve`, or another one in the test program's folder.
 namespace recurve::testing {
 
 struct CliResult {

@@ -91,9 +91,9 @@ TEST(LoadgenCliTest, WrongUseSaysWhatIsWanted) {
 }
 
 TEST(LoadgenCliTest, ExitCodesSayWhatFailed) {
-  const auto nobody = run({"--server", "127.0.0.1:1"});
-  EXPECT_EQ(nobody.code, 3);
-  EXPECT_THAT(nobody.err, HasSubstr("no server can be reached at 127.0.0.1:1"));
+  const auto unreachable = run({"--server", "127.0.0.1:1"});
+  EXPECT_EQ(unreachable.code, 3);
+  EXPECT_THAT(unreachable.err, HasSubstr("no server can be reached at 127.0.0.1:1"));
   FakeServer server;
   server.inference.set_on_generate([](auto*, const auto&, auto*) {
     return grpc::Status(grpc::StatusCode::INTERNAL, "the device is dead");

@@ -69,9 +69,9 @@ TEST(LoadgenRunTest, RequestsAreIdsOfTheVocabularyAndDoNotEndEarly) {
   }
 }
 
-// A server that answers nobody for a second. A client that waits for each answer before it sends
-// the next request would see one slow request of about 25; who counts from the time that a request
-// was due sees that the tenth of them that fell into the second all waited.
+// A server that answers no request for a second. A client that waits for each answer before it
+// sends the next request would see one slow request of about 25; who counts from the time that a
+// request was due sees that the tenth of them that fell into the second all waited.
 TEST(LoadgenRunTest, AStallOfTheServerIsSeenByAllWhoWereDueInIt) {
   std::mutex mutex;
   std::optional<Clock::time_point> began;  // with its first request

@@ -1,4 +1,4 @@
-"""Images and containers in folders of their own, with buildah and podman, in a sandbox too: runc, no
+"""Images and containers in separate folders, with buildah and podman, in a sandbox too: runc, no
 systemd, the network of the host."""
 
 import os

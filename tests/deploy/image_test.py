@@ -1,4 +1,4 @@
-"""The container image: what is in it, that it is the same twice, and that it serves as nobody, on a
+"""The container image: what is in it, that two builds are the same, and that it serves without privileges, on a
 read-only root, with little memory and no capabilities."""
 
 import concurrent.futures
@@ -167,7 +167,7 @@ def test_what_does_not_fit_its_memory_is_refused_before_it_is_taken(containers, 
 
 
 def test_it_lets_other_machines_in_on_purpose(containers, built, tree):
-    """As it is, the doors are those of the image; it starts as the run-book says."""
+    """The listeners are those of the image; it starts as the runbook says."""
     said = inspect(containers, "localhost/recurve")["Config"]["Env"]
     variables = dict(one.split("=", 1) for one in said if one.startswith("RECURVE_SERVER_"))
     del variables["RECURVE_SERVER_MODEL"]

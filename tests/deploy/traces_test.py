@@ -171,7 +171,7 @@ def test_a_call_is_a_part_of_its_clients_trace(collector, name):
         assert [end for _, end in edges[1:4]] == [begin for begin, _ in edges[2:]]
         facts = {a.key: a.value for a in call.attributes}
         assert 0 < facts["gen_ai.usage.output_tokens"].int_value
-        # Whoever has the trace finds the line of the log.
+        # The trace id leads to the line of the log.
         (line,) = server.events("request_finished")
         assert line["trace_id"] == f"{context.trace_id:032x}"
         assert line["request_id"] == facts["recurve.request_id"].string_value

@@ -28,7 +28,7 @@ ENVOY = pathlib.Path(sys.executable).parent / "envoy"
 
 
 class Replica:
-    """A server with both doors and a name."""
+    """A server with both frontends and a name."""
 
     def __init__(self, name, *flags, client=()):
         self.name = name
@@ -193,7 +193,7 @@ def test_sessions_stick_and_plain_requests_go_round(front):
         run(*client, "session", "open", name)
     held = [one.sessions() for one in replicas]
     assert held[0] | held[1] == set(names) and held[0] and held[1] and not held[0] & held[1]
-    for name in names:  # continued by the other door, and by this one
+    for name in names:  # continued by the other frontend, and by this one
         model, _ = complete(port, session=name)
         assert name in held[int(model[-1])]
         run(*client, "generate", "--session", name, "--prompt", "", "--max-tokens", "2")

@@ -1,4 +1,4 @@
-// What clients send over HTTP/2: however it is parted, it is counted alike.
+// Any bytes as HTTP/2 from a client: in pieces of any size they are counted in the same way.
 #include <chrono>
 #include <cstdlib>
 #include <string>

@@ -1,5 +1,5 @@
-// Bytes of a connection, as the HTTP door reads them: heads, bodies and what follows them. The
-// first byte says in how large pieces they come.
+// Bytes of a connection for the HTTP frontend: heads, bodies and what follows them. The first byte
+// is the size of the pieces.
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>

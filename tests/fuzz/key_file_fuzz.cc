@@ -1,4 +1,4 @@
-// A file of keys, and keys that strangers show: what is taken is written as it was read.
+// Any bytes as a keys file and as a key: an accepted file is written as it was read.
 #include <cstdlib>
 #include <stdexcept>
 #include <string_view>

@@ -12,7 +12,7 @@
 
 namespace {
 
-// As whoever attacks would: with the checksum that the header then must have.
+// As an attacker would: with a valid checksum of the header.
 std::string with_checksum(std::string bytes) {
   uint32_t header = 0;
   if (bytes.size() < 32) return bytes;

@@ -1,5 +1,5 @@
-// Files of an operator's keys, and the wrapped keys of folders: what is taken of the former is
-// written as it was read, and of the latter nothing is but what was wrapped.
+// Any bytes as an operator's keys file and as a wrapped key: an accepted file is written as it was
+// read, and only bytes that were wrapped can be unwrapped.
 #include <cstdlib>
 #include <stdexcept>
 #include <string>

@@ -1,5 +1,5 @@
-// Tokens that strangers show to a server with an issuer, and an issuer's own file of keys. What is
-// made up is signed by nobody.
+// Any bytes as a token for a server with an issuer, and as an issuer's JWKS. An invented token is
+// never valid.
 #include <cstdint>
 #include <stdexcept>
 #include <string_view>

@@ -18,7 +18,7 @@ constexpr ToolUse::Choice kChoices[] = {ToolUse::Choice::kAuto, ToolUse::Choice:
 constexpr int32_t kControl = 0;  // of byte_vocabulary()
 
 int take_tools(const std::string& tools) {
-  // What a request says beside its tools follows from them, so that an input does the same again.
+  // The rest of the request is derived from the tools, so that an input is reproducible.
   size_t rest = std::hash<std::string>()(tools);
   const auto one_of = [&](size_t n) {
     const size_t chosen = rest % n;

@@ -1,11 +1,11 @@
-"""What the asynchronous client takes: of 64 streams at once, and of a token of one stream.
+"""The cost of the asynchronous client: of 64 streams at once, and of a token of one stream.
 
     RECURVE_BIN=build/release/bin PYTHON tests/clients/python/figures.py     PYTHON: that of run.sh
 
-The first is measured with the real server and a model of 676 parameters, and then with one that
-sends each token in a message of its own; both share the machine's cores, so tokens are given by the
-second of the client's own processor time too. The second: a server writes down when it sends a
-token, every 2 ms, and the client when it has it; what grpcio takes at both ends is in it.
+The first is measured with the server and a model of 676 parameters, and then with one that sends each
+token in a separate message; client and server share the machine's cores, so tokens per second of the
+client's processor time are reported too. The second: a server records when it sends a token, every
+2 ms, and the client when it receives it; this includes grpcio at both ends.
 """
 
 import asyncio

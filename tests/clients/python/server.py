@@ -1,4 +1,4 @@
-"""The real server, as a process of its own."""
+"""The server as a process."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""A server with its HTTP door open."""
+"""A server with its HTTP frontend."""
 
 import pathlib
 import re
@@ -9,14 +9,14 @@ MODEL = pathlib.Path(__file__).parents[3] / "weights_tools/demo/gla-books"
 
 
 class HttpServer(Server):
-    """Serves a demo checkpoint; `url` is that of its HTTP door."""
+    """Serves a demo checkpoint; `url` is that of its HTTP frontend."""
 
     def __init__(self, *flags):
         super().__init__(MODEL, "--http", "127.0.0.1:0", "--name", "books", *flags)
 
     def __enter__(self):
         super().__enter__()
-        # The door's line follows the one that is waited for.
+        # The frontend's log line follows the one that Server waits for.
         while not (line := next((l for l in self._log if "event=serving_http" in l), None)):
             pass
         self.url = f"http://127.0.0.1:{re.search(r'port=([0-9]+)', line)[1]}"

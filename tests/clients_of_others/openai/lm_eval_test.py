@@ -1,4 +1,4 @@
-"""EleutherAI's evaluation harness, with a task of its own, against `recurve score`."""
+"""EleutherAI's evaluation harness, with a new task, against `recurve score`."""
 
 import json
 import math

@@ -364,7 +364,7 @@ def test_conversations_branch_from_a_response(client):
     assert ways[0].output_text == ways[2].output_text != ways[1].output_text
     absorbed = first.usage.total_tokens - 1  # its last token is pending
     assert [w.usage.input_tokens_details.cached_tokens for w in ways] == [absorbed] * 3
-    # What is stored is not what is on: nobody can name it, nor see it.
+    # Running requests are not stored: they have no name and cannot be read.
     sessions = client.get("/sessions", cast_to=object)
     assert sessions["data"] == []
     for name in (first.id, f"~{first.id}"):

@@ -22,5 +22,5 @@ def authority(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def stranger(tmp_path_factory):
-    """Whom nobody trusts."""
+    """An untrusted authority."""
     return Authority(tmp_path_factory.mktemp("stranger"))

@@ -1,4 +1,4 @@
-"""TLS on every door, before clients of others: grpcio, Triton's client, Python's own HTTP and ssl."""
+"""TLS at every listener, with third-party clients: grpcio, Triton's client, Python's HTTP and ssl."""
 
 import asyncio
 import contextlib
@@ -36,24 +36,24 @@ def server(authority):
         yield running
 
 
-# Every door that there is, by the event of the log that names its port.
-DOORS = ("serving", "serving_http", "serving_metrics", "serving_admin")
+# All listeners, by the event of the log with their port.
+LISTENERS = ("serving", "serving_http", "serving_metrics", "serving_admin")
 
 
 @contextlib.contextmanager
-def serve_at_all_doors(*flags):
-    """A server, and the address of each of its doors."""
+def serve_at_all_listeners(*flags):
+    """A server, and the address of each listener."""
     with serve("--metrics", "127.0.0.1:0", "--admin", "127.0.0.1:0", *flags) as running:
         def port(event):
             return next(filter(None, (re.search(rf"event={event} .*port=(\d+)", line) for line in running._log)), None)
 
-        wait_for(lambda: all(map(port, DOORS)))
-        yield running, {event: f"127.0.0.1:{port(event)[1]}" for event in DOORS}
+        wait_for(lambda: all(map(port, LISTENERS)))
+        yield running, {event: f"127.0.0.1:{port(event)[1]}" for event in LISTENERS}
 
 
 @pytest.fixture(scope="module")
-def doors(authority):
-    with serve_at_all_doors(*authority.sign().flags) as (_, addresses):
+def listeners(authority):
+    with serve_at_all_listeners(*authority.sign().flags) as (_, addresses):
         yield addresses
 
 
@@ -105,7 +105,7 @@ def complete(connection, **fields):
     return connection.getresponse()
 
 
-def test_every_door_answers_within_tls(server, authority):
+def test_every_listener_speaks_tls(server, authority):
     with serve() as plain, Client(plain.address) as client:
         wanted = client.generate("It was", max_tokens=600, temperature=0, ignore_eos=True)
     with secure(server.address, authority) as channel:
@@ -227,11 +227,11 @@ def test_only_what_is_sound_is_agreed_on(server, authority):
             handshake(server.address, refused)
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_a_scanner_finds_nothing_weak(doors, door, tmp_path):
+@pytest.mark.parametrize("listener", LISTENERS)
+def test_a_scanner_finds_nothing_weak(listeners, listener, tmp_path):
     """sslscan tries every version and cipher that it knows."""
     report = tmp_path / "scan.xml"
-    scanned = subprocess.run(["sslscan", f"--xml={report}", "--no-colour", doors[door]], check=True,
+    scanned = subprocess.run(["sslscan", f"--xml={report}", "--no-colour", listeners[listener]], check=True,
                              capture_output=True, text=True, timeout=120).stdout
     found = xml.etree.ElementTree.parse(report).getroot().find("ssltest")
     assert {(p.get("type"), p.get("version")) for p in found.iter("protocol") if p.get("enabled") == "1"} == {
@@ -268,7 +268,7 @@ def test_who_says_nothing_is_gone_after_a_while(server, authority):
     began = time.monotonic()
     silent = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(100)]
     with secure(server.address, authority) as channel:
-        assert len(generate(channel)) == 20  # beside them
+        assert len(generate(channel)) == 20  # at the same time
     for peer in silent:
         assert peer.recv(1) == b""
         peer.close()
@@ -333,12 +333,12 @@ def test_certificates_are_replaced_while_it_runs(authority, tmp_path):
         wait_for(lambda: serial(running.http_address, context) == before)
 
 
-def answers(door, address, authority, client):
-    """Whether a door lets one with that certificate ask."""
-    if door in ("serving_http", "serving_metrics"):
+def answers(listener, address, authority, client):
+    """Whether a listener answers a client with that certificate."""
+    if listener in ("serving_http", "serving_metrics"):
         connection = http.client.HTTPSConnection(address, context=context_of(authority, client), timeout=30)
         try:
-            connection.request("GET", "/metrics" if door == "serving_metrics" else "/health")
+            connection.request("GET", "/metrics" if listener == "serving_metrics" else "/health")
             return connection.getresponse().status == 200
         except (ssl.SSLError, ConnectionError, http.client.RemoteDisconnected):
             return False
@@ -353,26 +353,26 @@ def answers(door, address, authority, client):
             return False
 
 
-def test_every_door_wants_a_certificate_and_shows_the_newest(authority, stranger, tmp_path):
+def test_every_listener_requires_a_certificate_and_presents_the_newest(authority, stranger, tmp_path):
     mine, theirs, old = authority.sign("me"), stranger.sign("them"), authority.sign("me, once", expired=True)
     first, second = authority.sign(), authority.sign()
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     shutil.copy(first.cert, cert)
     shutil.copy(first.key, key)
     flags = ("--tls-cert", str(cert), "--tls-key", str(key), "--tls-client-ca", str(authority.ca))
-    with serve_at_all_doors(*flags) as (_, addresses):
-        for door, address in addresses.items():
-            assert answers(door, address, authority, mine), door
+    with serve_at_all_listeners(*flags) as (_, addresses):
+        for listener, address in addresses.items():
+            assert answers(listener, address, authority, mine), listener
             for client in (None, theirs, old):
-                assert not answers(door, address, authority, client), door
+                assert not answers(listener, address, authority, client), listener
         context = context_of(authority, mine)
-        before = {door: serial(address, context) for door, address in addresses.items()}
+        before = {listener: serial(address, context) for listener, address in addresses.items()}
         assert len(set(before.values())) == 1
         shutil.copy(second.cert, cert)
         shutil.copy(second.key, key)
-        for door, address in addresses.items():
-            wait_for(lambda: serial(address, context) != before[door])  # noqa: B023
-            assert answers(door, address, authority, mine), door
+        for listener, address in addresses.items():
+            wait_for(lambda: serial(address, context) != before[listener])  # noqa: B023
+            assert answers(listener, address, authority, mine), listener
 
 
 def refused_start(*flags):
