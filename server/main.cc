@@ -14,7 +14,10 @@
 #include "model/load_model.h"
 #include "server/crypto/encrypted_folder.h"
 #include "server/engine/engine.h"
+#include "server/http/openai/api.h"
+#include "server/http/page.h"
 #include "server/http/server.h"
+#include "server/http/server_api.h"
 #include "server/kserve/kserve_service.h"
 #include "server/net/connections.h"
 #include "server/observe/audit.h"
@@ -91,18 +94,24 @@ HttpOptions http_options(const Options& o, std::shared_ptr<TlsHandshaker> tls) {
           .max_body_bytes = static_cast<int64_t>(o.max_message_bytes),
           .tls = std::move(tls),
           .origins = o.http_origins,
-          .page = o.http_page,
           .operators = o.admin.empty(),
           .times = {.silence = std::chrono::milliseconds(o.http_comment_ms)}};
 }
 
-// Scrapers call a server by whatever name they have for it, and there is nothing to be done there.
+// Another dialect is one more entry here.
+std::vector<HttpApi> http_apis(const Options& o, ServerCore& core) {
+  std::vector<HttpApi> apis = {openai_api(core), server_api(core), load_api(core)};
+  if (o.http_page) apis.push_back(page_api());
+  return apis;
+}
+
+// Scrapers use any name for a server, and its metrics are all they can ask for.
 HttpOptions metrics_options(const Options& o, std::shared_ptr<TlsHandshaker> tls) {
   return {.listen = o.metrics,
           .max_body_bytes = 0,
           .tls = std::move(tls),
           .origins = {"*"},
-          .metrics_only = true};
+          .counted = false};
 }
 
 // A process is told from others by its machine, which for a pod has the pod's name.
@@ -326,11 +335,14 @@ int run(const Options& o, StopSignal& stop) {
   std::optional<RpcServer> admin;
   if (!o.admin.empty()) admin.emplace(admin_options(o, tls), core);
   std::optional<HttpServer> http;
-  if (!o.http.empty()) http.emplace(http_options(o, tls), core, rpc.connections());
+  if (!o.http.empty())
+    http.emplace(http_options(o, tls), http_apis(o, core), core, rpc.connections());
   // A flood of clients does not keep out who looks at it.
   Connections scrapers({.in_all = 64, .by_network = 32});
   std::optional<HttpServer> metrics_door;
-  if (!o.metrics.empty()) metrics_door.emplace(metrics_options(o, tls), core, scrapers);
+  if (!o.metrics.empty()) {
+    metrics_door.emplace(metrics_options(o, tls), std::vector{server_api(core)}, core, scrapers);
+  }
 
   // The folder is taken before anything takes long.
   std::optional<StateStore> states;

@@ -4,32 +4,48 @@
 
 #include <algorithm>
 #include <limits>
+#include <new>
 #include <utility>
 
+#include "server/observe/log.h"
+#include "server/text/tokenizers/tokenizer.h"
 #include "server/text/utf8.h"
 
 namespace recurve {
-
 namespace {
 
-constexpr std::string_view kIdFields[] = {"prompt", "tokens", "stop_token_ids",
-                                          "allowed_token_ids"};
-
-[[noreturn]] void refuse(const char* field, const char* wanted, const ClientJson& got) {
+[[noreturn]] void refuse_type(const char* field, const char* wanted, const ClientJson& got) {
   throw BadField(field, fmt::format("{} must be {}, got {}", field, wanted, got.type_name()));
 }
 
 }  // namespace
 
-ClientJson parse_object(std::string_view text, const WorkLimits& work) {
+Refused guarded(const char* field, const std::function<Refused()>& work) {
+  try {
+    return work();
+  } catch (const BadField& error) {
+    return invalid(error.field, "{}", error.what());
+  } catch (const WorkUnwanted&) {
+    return refuse(EndReason::kClientGone);
+  } catch (const TextRefused& error) {
+    return invalid(field, "{}", error.what());
+  } catch (const std::bad_alloc&) {
+    return refuse(EndReason::kNoMemory);
+  } catch (const std::exception& error) {
+    log_event(LogLevel::kError, "request_failed", {{"what", error.what()}});
+    return refuse(EndReason::kInternal, "the server has failed on the request");
+  }
+}
+
+ClientJson parse_object(std::string_view text, const WorkLimits& work,
+                        std::span<const std::string_view> id_fields) {
   try {
     ValueBudget budget{.most = most_values(text.size())};
-    ClientJson object =
-        read_client_json(text, "the body", kMostBodyLevels, work, budget, kIdFields);
-    if (!object.is_object()) throw BadField("", "the body must be an object of JSON");
-    if (object.size() <= kMostFields) return object;
-    throw BadField("", fmt::format("the body must have at most {} fields, got {}", kMostFields,
-                                   object.size()));
+    ClientJson object = read_client_json(text, "the body", kMaxBodyLevels, work, budget, id_fields);
+    if (!object.is_object()) throw BadField("", "the body must be a JSON object");
+    if (object.size() <= kMaxFields) return object;
+    throw BadField(
+        "", fmt::format("the body must have at most {} fields, got {}", kMaxFields, object.size()));
   } catch (const JsonRefused& refused) {
     throw BadField(refused.field, refused.what());
   }
@@ -47,7 +63,7 @@ ClientJson* find(ClientJson& object, const char* field) {
 std::optional<bool> bool_of(const ClientJson& object, const char* field) {
   const ClientJson* value = find(object, field);
   if (value == nullptr) return {};
-  if (!value->is_boolean()) refuse(field, "true or false", *value);
+  if (!value->is_boolean()) refuse_type(field, "true or false", *value);
   return value->get<bool>();
 }
 
@@ -57,7 +73,7 @@ std::optional<int64_t> integer_of(const ClientJson& object, const char* field) {
   const bool fits = value->is_number_integer() &&
                     (!value->is_number_unsigned() ||
                      value->get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()});
-  if (!fits) refuse(field, "an integer of 64 bits", *value);
+  if (!fits) refuse_type(field, "an integer of 64 bits", *value);
   return value->get<int64_t>();
 }
 
@@ -74,21 +90,21 @@ std::optional<int32_t> int32_of(const ClientJson& object, const char* field) {
 std::optional<double> number_of(const ClientJson& object, const char* field) {
   const ClientJson* value = find(object, field);
   if (value == nullptr) return {};
-  if (!value->is_number()) refuse(field, "a number", *value);
+  if (!value->is_number()) refuse_type(field, "a number", *value);
   return value->get<double>();
 }
 
 std::optional<std::string> string_of(const ClientJson& object, const char* field) {
   const ClientJson* value = find(object, field);
   if (value == nullptr) return {};
-  if (!value->is_string()) refuse(field, "a string", *value);
+  if (!value->is_string()) refuse_type(field, "a string", *value);
   return value->get<std::string>();
 }
 
 std::optional<std::string> take_string(ClientJson& object, const char* field) {
   ClientJson* value = find(object, field);
   if (value == nullptr) return {};
-  if (!value->is_string()) refuse(field, "a string", *value);
+  if (!value->is_string()) refuse_type(field, "a string", *value);
   return std::exchange(value->get_ref<std::string&>(), {});
 }
 
@@ -100,7 +116,7 @@ std::vector<int32_t> take_ids(ClientJson& object, const char* field) {
 std::vector<int32_t> take_ids_of(ClientJson& list, const char* field) {
   if (list.is_binary()) return take_ids(list);
   if (!list.is_array() || !list.empty()) {
-    refuse(field, "a list of token ids", list.is_array() ? list.front() : list);
+    refuse_type(field, "a list of token ids", list.is_array() ? list.front() : list);
   }
   return {};
 }
@@ -118,7 +134,7 @@ std::string dump(const nlohmann::json& value) {
 }
 std::string dump(const ClientJson& value) {
   std::string text = value.dump(-1, ' ', false, ClientJson::error_handler_t::replace);
-  text.shrink_to_fit();  // it has grown by doubling, and may stay for long
+  text.shrink_to_fit();  // it grew by doubling, and may be stored for long
   return text;
 }
 

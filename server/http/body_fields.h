@@ -1,9 +1,11 @@
 #pragma once
 #include <fmt/format.h>
 
+#include <functional>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -16,37 +18,42 @@
 
 namespace recurve {
 
-// A field that cannot be read; becomes a refusal where the request is read.
+// Thrown for a field that cannot be read; see guarded().
 struct BadField : std::runtime_error {
   BadField(std::string field_, const std::string& sentence)
       : std::runtime_error(sentence), field(std::move(field_)) {}
   std::string field;
 };
 
-// Fields of a body: of an object in which each is looked for by going through all.
-inline constexpr size_t kMostFields = 1024;
-// Of lists and objects in each other, in a body and in JSON that stands in a text of it.
-inline constexpr size_t kMostBodyLevels = 64;
+// Of a body, whose fields are found by a linear search.
+inline constexpr size_t kMaxFields = 1024;
+// Nested lists and objects, in a body and in JSON within a string of it.
+inline constexpr size_t kMaxBodyLevels = 64;
 
-// Reads an object of JSON as read_client_json() does, with the fields that hold token ids. Throws
-// BadField with a sentence, and what the limits throw.
-ClientJson parse_object(std::string_view text, const WorkLimits& work = {});
+// Runs work on a request, and turns what it throws into a refusal. `field`: the field of a text
+// that cannot be read.
+Refused guarded(const char* field, const std::function<Refused()>& work);
 
-// The value of a field; nothing where it is missing or null. Throws BadField where it has another
-// type or is out of the type's range.
+// Reads an object of JSON as read_client_json() does. Throws BadField with a sentence, and what the
+// limits throw. `id_fields`: names of lists of token ids.
+ClientJson parse_object(std::string_view text, const WorkLimits& work = {},
+                        std::span<const std::string_view> id_fields = {});
+
+// The value of a field; nothing if it is missing or null. Throws BadField if it has another type or
+// is out of the type's range.
 std::optional<bool> bool_of(const ClientJson& object, const char* field);
 std::optional<int64_t> integer_of(const ClientJson& object, const char* field);
 std::optional<int32_t> int32_of(const ClientJson& object, const char* field);
 std::optional<double> number_of(const ClientJson& object, const char* field);
 std::optional<std::string> string_of(const ClientJson& object, const char* field);
-// The same without a copy: the field is an empty string afterwards.
+// Moves the string out of its field, which is empty afterwards.
 std::optional<std::string> take_string(ClientJson& object, const char* field);
-// The same, where there is one.
+// A field that is not null; null if there is none.
 ClientJson* find(ClientJson& object, const char* field);
 const ClientJson* find(const ClientJson& object, const char* field);
-// The token ids of a list, which has none afterwards; an empty vector where it is missing or null.
+// Moves the token ids out of a list; an empty vector if it is missing or null.
 std::vector<int32_t> take_ids(ClientJson& object, const char* field);
-// The same of a list that is there. `field` is what it is called.
+// `field`: the name of the list.
 std::vector<int32_t> take_ids_of(ClientJson& list, const char* field);
 
 // Refuses an object that has a field of another name.

@@ -8,26 +8,17 @@
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/read.hpp>
 
-#include "server/http/body_fields.h"
-#include "server/http/openai/errors.h"
-#include "server/http/response.h"
-
 namespace recurve {
 namespace {
 
 namespace asio = boost::asio;
 namespace http = boost::beast::http;
 
-// What is read at once, and what lies between two parts of a body: the length of a chunk with its
-// extensions, which mean nothing here, and trailing fields.
+// Bytes that are read at once. Between two parts of a body these may be the length of a chunk with
+// its extensions, which are ignored, and trailing fields.
 constexpr size_t kMostBuffered = 80 << 10;
-// For the beginning of a next request.
+// For the first read of a next request.
 constexpr size_t kFirstBytes = 2048;
-
-std::string error(int status, const std::string& message) {
-  return response(
-      {.status = status, .body = dump(error_object(status, message)), .keep_alive = false});
-}
 
 std::string operation_of(const Route& route) {
   const auto verb = http::to_string(route.verb);
@@ -51,7 +42,6 @@ void Connection::start() {
   read_head();
 }
 
-// Waits for the next request, as long as an idle client may.
 void Connection::await_request() {
   if (buffer_.size() > 0) return read_head();
   parser_.reset();
@@ -59,7 +49,7 @@ void Connection::await_request() {
   stream_.expires_after(context_.options.times.idle);
   stream_.async_read_some(buffer_.prepare(kFirstBytes),
                           [self = shared_from_this()](const Error& error, size_t bytes) {
-                            if (error) return self->gone();
+                            if (error) return self->closed();
                             self->buffer_.commit(bytes);
                             self->read_head();
                           });
@@ -74,29 +64,28 @@ void Connection::read_head() {
   stream_.expires_after(context_.options.times.head);
   http::async_read_header(
       stream_, buffer_, *parser_,
-      [self = shared_from_this()](const Error& error, size_t) { self->head_came(error); });
+      [self = shared_from_this()](const Error& error, size_t) { self->head_arrived(error); });
 }
 
-void Connection::head_came(const Error& error) {
+void Connection::head_arrived(const Error& error) {
   if (error) return refuse_unread(error);
   const bool old = Clock::now() - began_ > context_.options.times.age;
   head_ = read_request_head(parser_->get(), parser_->keep_alive() && !context_.closing && !old,
-                            context_.options);
+                            context_.options, context_.apis);
   if (head_.answer) return respond(std::move(*head_.answer));
   if (const Refused refused = identify()) {
-    head_.keep_alive = false;  // its body is not read
-    return respond(refusal_response(*context_.core.report(refused), false));
+    return refuse_body(*refused);
   }
   request_ = take_request(*head_.match.route);
   if (!head_.continues) return read_body();
   out_ = "HTTP/1.1 100 Continue\r\n\r\n";
   asio::async_write(stream_, asio::buffer(out_),
                     [self = shared_from_this()](const Error& failed, size_t) {
-                      failed ? self->gone() : self->read_body();
+                      failed ? self->closed() : self->read_body();
                     });
 }
 
-// Who asks, and whether that is theirs to ask.
+// Finds the caller, and refuses one whose role is too low.
 Refused Connection::identify() {
   const Role least = head_.match.route->least;
   if (least == Role::kNobody) {
@@ -108,50 +97,56 @@ Refused Connection::identify() {
   Refused refused = check_role(caller_, least);
   if (refused || least == Role::kUser || context_.options.operators) return refused;
   return refuse(EndReason::kForbidden,
-                "operators have a listener of their own: ask at --admin or --metrics");
+                "operators have a separate listener: ask at --admin or --metrics");
+}
+
+// The body is not read, and the connection is closed.
+void Connection::refuse_body(Refusal refusal) {
+  head_.keep_alive = false;
+  const HttpRequest refused{.keep_alive = false, .error_body = head_.match.error_body};
+  respond(refusal_response(refused, *context_.core.report(std::move(refusal))));
 }
 
 void Connection::read_body() {
   stream_.expires_after(context_.options.times.body);
   parser_->eager(true);
-  part_came({});
+  body_progressed({});
 }
 
-void Connection::part_came(const Error& error) {
+void Connection::body_progressed(const Error& error) {
   if (error) return refuse_unread(error);
-  if (!hold_body()) {
-    head_.keep_alive = false;
-    return respond(
-        refusal_response(*context_.core.report(refuse(EndReason::kRequestMemory)), false));
+  if (!reserve_body()) {
+    return refuse_body(refuse(EndReason::kRequestMemory));
   }
-  if (parser_->is_done()) return body_came();
+  if (parser_->is_done()) return body_arrived();
   http::async_read_some(
       stream_, buffer_, *parser_,
-      [self = shared_from_this()](const Error& failed, size_t) { self->part_came(failed); });
+      [self = shared_from_this()](const Error& failed, size_t) { self->body_progressed(failed); });
 }
 
-// Bodies that are on their way count as requests under way do, as far as they have come: twice as
-// much as that at most. A body that is the only one has its room.
-bool Connection::hold_body() {
+// Bodies that are being read count as requests under way do, by twice the bytes that have arrived
+// at most. A body that is the only one always fits.
+bool Connection::reserve_body() {
   const size_t size = parser_->get().body().size();
-  if (size <= body_held_) return true;
-  body_held_ = std::bit_ceil(size);
+  if (size <= body_reserved_) return true;
+  body_reserved_ = std::bit_ceil(size);
   body_share_ = {};
-  body_share_ = context_.core.message_bytes.take(static_cast<int64_t>(body_held_), caller_.share());
+  body_share_ =
+      context_.core.message_bytes.take(static_cast<int64_t>(body_reserved_), caller_.share());
   return static_cast<bool>(body_share_);
 }
 
-void Connection::body_came() {
+void Connection::body_arrived() {
   const Route& route = *head_.match.route;
   request_.body = std::move(parser_->get().body());
   HttpRequest request = std::exchange(request_, {});
-  body_share_ = {};  // whoever keeps the body counts it
-  body_held_ = 0;
-  if (route.exchange != nullptr) return begin_exchange(route, std::move(request));
-  respond(route.respond(context_, request, head_.keep_alive));
+  body_share_ = {};  // an exchange reserves memory for it itself
+  body_reserved_ = 0;
+  if (route.is_exchange()) return begin_exchange(route, std::move(request));
+  respond(std::get<Route::Respond>(route.handler)(request));
 }
 
-// All of it but the body. Fields that come behind the body are none of the head.
+// All of it but the body. Trailing fields, which follow the body, are not read.
 HttpRequest Connection::take_request(const Route& route) {
   const auto& fields = parser_->get();
   HttpRequest request{.caller = caller_,
@@ -163,7 +158,10 @@ HttpRequest Connection::take_request(const Route& route) {
                                  .tracestate = all_of(fields, "tracestate")},
                       .session = std::string(field_of(fields, "x-recurve-session")),
                       .timeout_ms = std::string(field_of(fields, "x-recurve-timeout-ms")),
-                      .if_none_match = std::string(field_of(fields, "If-None-Match"))};
+                      .if_none_match = std::string(field_of(fields, "If-None-Match")),
+                      .keep_alive = head_.keep_alive,
+                      .chunked = head_.chunks,
+                      .error_body = head_.match.error_body};
   if (request.request_id.empty()) request.request_id = make_name("r-");
   return request;
 }
@@ -172,14 +170,14 @@ void Connection::begin_exchange(const Route& route, HttpRequest request) {
   stream_.expires_never();
   parser_.reset();
   if (buffer_.size() == 0) buffer_.shrink_to_fit();
-  answer_ = route.exchange(context_, shared_from_this(), std::move(request));
+  answer_ = std::get<Route::Begin>(route.handler)(shared_from_this(), std::move(request));
   ++context_.answers;
   answer_->begin();
   await_silence();
   watch();
 }
 
-// Anew with each write.
+// Restarted by each write.
 void Connection::await_silence() {
   silence_.expires_after(context_.options.times.silence);
   silence_.async_wait([self = shared_from_this()](const Error& error) {
@@ -189,37 +187,40 @@ void Connection::await_silence() {
   });
 }
 
-// A request that could not be read to its end: the connection is of no use any more.
+// A request that could not be read to its end. The connection cannot be used any more.
 void Connection::refuse_unread(const Error& failed) {
   head_.keep_alive = false;
+  const auto refuse = [this](int status, const std::string& message) {
+    respond(error_response(head_.match.error_body, status, message));
+  };
   if (failed == http::error::header_limit || failed == http::error::buffer_overflow) {
-    return respond(error(431, fmt::format("the head must have at most {} bytes, and what stands "
-                                          "between the chunks of a body little",
-                                          kMostHeadBytes)));
+    return refuse(431, fmt::format("the head must have at most {} bytes, and fields between the "
+                                   "chunks of a body few",
+                                   kMostHeadBytes));
   }
   if (failed == http::error::body_limit) {
-    return respond(error(
-        413, fmt::format("the body must have at most {} bytes", context_.options.max_body_bytes)));
+    return refuse(
+        413, fmt::format("the body must have at most {} bytes", context_.options.max_body_bytes));
   }
   const bool read = failed.category() == http::make_error_code(http::error::bad_method).category();
   const bool ended = failed == http::error::end_of_stream || failed == http::error::partial_message;
-  if (read && !ended) return respond(error(400, "this is no HTTP: " + failed.message()));
-  gone();
+  if (read && !ended) return refuse(400, "invalid HTTP: " + failed.message());
+  closed();
 }
 
-// A client that closes its side, as one that goes away does, is not answered any more: which of the
-// two it is cannot be seen before something is sent.
+// A client that closes its side of the connection is not answered any more: it cannot be told from
+// one that disconnects before something is sent.
 void Connection::watch() {
   stream_.socket().async_wait(asio::ip::tcp::socket::wait_read,
                               [self = shared_from_this()](const Error& error) {
                                 if (error || self->answer_ == nullptr) return;
-                                if (self->look_at_client()) self->watch();
+                                if (self->poll_client()) self->watch();
                               });
 }
 
-// Reads what comes of next requests, as long as there is room for it, so that the end behind it is
-// seen. False: there is nothing more to watch.
-bool Connection::look_at_client() {
+// Reads bytes of next requests into the buffer until that is full, so that the end of the
+// connection is noticed. False: there is nothing more to watch.
+bool Connection::poll_client() {
   if (buffer_.size() >= kMostHeadBytes) return false;
   const auto space = buffer_.prepare(kFirstBytes);
   const ssize_t got =
@@ -233,7 +234,7 @@ bool Connection::look_at_client() {
 void Connection::write(std::shared_ptr<Exchange> answer, std::string bytes, bool last) {
   asio::post(context_.io, [self = shared_from_this(), answer = std::move(answer),
                            bytes = std::move(bytes), last]() mutable {
-    self->out_ = self->dress(std::move(bytes));
+    self->out_ = self->finish_head(std::move(bytes));
     if (self->answer_ != nullptr) self->await_silence();
     self->stream_.expires_after(std::chrono::duration_cast<Clock::duration>(
         std::chrono::duration<double>(self->context_.core.options.stall_seconds)));
@@ -241,24 +242,24 @@ void Connection::write(std::shared_ptr<Exchange> answer, std::string bytes, bool
                       [self, answer = std::move(answer), last](const Error& error, size_t) {
                         self->stream_.expires_never();
                         answer->written(!error);
-                        if (last) self->over(answer, !error);
+                        if (last) self->finish(answer, !error);
                       });
   });
 }
 
 void Connection::answer_done(std::shared_ptr<Exchange> answer) {
   asio::post(context_.io, [self = shared_from_this(), answer = std::move(answer)] {
-    self->over(answer, false);
+    self->finish(answer, false);
   });
 }
 
-void Connection::over(const std::shared_ptr<Exchange>& answer, bool ok) {
+void Connection::finish(const std::shared_ptr<Exchange>& answer, bool ok) {
   answer_.reset();
   silence_.cancel();
   answer->done();
   --context_.answers;
   context_.end_if_idle();
-  if (!ok || !head_.keep_alive || closed_ || context_.closing) return gone();
+  if (!ok || !head_.keep_alive || closed_ || context_.closing) return closed();
   stream_.socket().cancel();  // watch()
   await_request();
 }
@@ -268,11 +269,11 @@ void Connection::cut() {
 }
 
 void Connection::respond(std::string bytes) {
-  out_ = dress(std::move(bytes));
+  out_ = finish_head(std::move(bytes));
   stream_.expires_after(context_.options.times.head);
   asio::async_write(
       stream_, asio::buffer(out_), [self = shared_from_this()](const Error& error, size_t) {
-        if (error) return self->gone();
+        if (error) return self->closed();
         if (self->head_.keep_alive) return self->await_request();
         Error ignored;
         self->stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
@@ -282,9 +283,9 @@ void Connection::respond(std::string bytes) {
       });
 }
 
-// What every response to this request says besides, in the first of its bytes; of a HEAD, nothing
-// goes out behind its head.
-std::string Connection::dress(std::string bytes) {
+// Adds the headers that every response to this request has to its first bytes. The response to a
+// HEAD ends with its head.
+std::string Connection::finish_head(std::string bytes) {
   if (head_.bodiless) {
     bytes.resize(response_begun_ ? 0 : std::min(bytes.size(), bytes.find("\r\n\r\n") + 4));
   }
@@ -292,23 +293,23 @@ std::string Connection::dress(std::string bytes) {
   return bytes;
 }
 
-// A connection that is closed with something unread takes back what was written: a client that is
-// still sending would not see why it is refused.
+// Closing a connection with unread bytes discards what was written: a client that is still sending
+// would not see why it is refused.
 void Connection::linger() {
   stream_.async_read_some(buffer_.prepare(kFirstBytes),
                           [self = shared_from_this()](const Error& error, size_t) {
-                            error ? self->gone() : self->linger();
+                            error ? self->closed() : self->linger();
                           });
 }
 
 void Connection::close() {
   closed_ = true;
   if (answer_ != nullptr) answer_->client_left();
-  if (answer_ == nullptr) return gone();
+  if (answer_ == nullptr) return closed();
   stream_.socket().cancel();
 }
 
-void Connection::gone() {
+void Connection::closed() {
   closed_ = true;
   Error ignored;
   stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_send, ignored);

@@ -14,7 +14,6 @@
 #include <utility>  // Boost 1.74's Asio leaves it out
 
 #include "server/http/exchange.h"
-#include "server/http/openai/responses/response_store.h"
 #include "server/http/request_head.h"
 #include "server/http/routes.h"
 #include "server/http/server.h"
@@ -25,18 +24,17 @@ namespace recurve {
 
 class Connection;
 
-// What connections share. All of it belongs to the one thread that runs `io`.
+// Shared by all connections. All of it belongs to the one thread that runs `io`.
 struct HttpContext {
-  HttpContext(HttpOptions options_, ServerCore& core_)
-      : options(std::move(options_)), core(core_) {}
+  HttpContext(HttpOptions options_, std::vector<HttpApi> apis_, ServerCore& core_)
+      : options(std::move(options_)), apis(std::move(apis_)), serving(core_) {}
 
   const HttpOptions options;
+  const std::vector<HttpApi> apis;
   ServerCore& core;
   boost::asio::io_context io{1};
-  const std::unique_ptr<ResponseStore> responses =
-      std::make_unique<ResponseStore>(options.max_response_bytes);
   std::set<std::shared_ptr<Connection>> connections;
-  int answers = 0;  // under way, also those whose client has gone and that have nothing to do here
+  int answers = 0;  // under way, also those whose client has gone
   bool closing = false;
   // `io` runs until this is reset and nothing is under way.
   std::optional<boost::asio::executor_work_guard<boost::asio::io_context::executor_type>> work{
@@ -47,20 +45,18 @@ struct HttpContext {
   }
 };
 
-// One client: its requests one after another, each answered before the next is read. Handlers run
-// on the context's thread; what others may call says so.
+// One client: its requests one after another, each answered before the next is read. All methods
+// are for the context's thread, unless they are for any thread.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(HttpContext& context, boost::asio::ip::tcp::socket socket, const Peer& peer);
 
   void start();
-  // Breaks off what is under way. The connection goes once an answer has ended.
+  // Cancels the answer under way. The connection is closed once that has ended.
   void close();
 
   // For the answer under way, from any thread.
   const std::string& peer() const { return peer_; }
-  bool keeps_alive() const { return head_.keep_alive; }
-  bool chunks() const { return head_.chunks; }  // whether a stream may be in chunks
   void write(std::shared_ptr<Exchange> answer, std::string bytes, bool last);
   void answer_done(std::shared_ptr<Exchange> answer);  // nothing more will be written
   void cut();
@@ -71,40 +67,41 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void await_request();
   void read_head();
-  void head_came(const Error& error);
+  void head_arrived(const Error& error);
   Refused identify();
   void read_body();
-  void part_came(const Error& error);
-  bool hold_body();
-  void body_came();
+  void body_progressed(const Error& error);
+  bool reserve_body();
+  void body_arrived();
   void refuse_unread(const Error& error);
+  void refuse_body(Refusal refusal);
   HttpRequest take_request(const Route& route);
   void begin_exchange(const Route& route, HttpRequest request);
   void await_silence();
   void watch();
-  bool look_at_client();
-  void over(const std::shared_ptr<Exchange>& answer, bool ok);
+  bool poll_client();
+  void finish(const std::shared_ptr<Exchange>& answer, bool ok);
   void respond(std::string bytes);
-  std::string dress(std::string bytes);
+  std::string finish_head(std::string bytes);
   void linger();
-  void gone();
+  void closed();
 
   HttpContext& context_;
   boost::beast::tcp_stream stream_;
   boost::asio::steady_timer silence_;  // while there is an answer
   const std::string peer_, subject_;   // see Peer
-  const std::string network_;          // empty: of this machine
-  const uint32_t number_;              // of all connections
+  const std::string network_;          // empty: this machine
+  const uint32_t number_;              // of the connection
   const Clock::time_point began_ = Clock::now();
   boost::beast::flat_buffer buffer_;
   std::optional<Parser> parser_;  // of the request that is being read
   RequestHead head_;              // of it, or of the one that is being answered
-  Identity caller_ = kStranger;   // who asks
-  HttpRequest request_;           // as its head has it, while its body is read
-  ByteBudget::Share body_share_;  // what there is of its body
-  size_t body_held_ = 0;          // bytes, of which that many may come
-  bool response_begun_ = false;   // to it
-  std::string out_;               // being written
+  Identity caller_ = kStranger;
+  HttpRequest request_;           // without its body, while that is read
+  ByteBudget::Share body_share_;  // for the bytes of the body that have arrived
+  size_t body_reserved_ = 0;      // bytes
+  bool response_begun_ = false;
+  std::string out_;  // being written
   bool closed_ = false;
   std::shared_ptr<Exchange> answer_;  // under way
 };

@@ -1,5 +1,3 @@
-#include "server/http/host_rule.h"
-
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -7,12 +5,12 @@
 #include <algorithm>
 #include <array>
 
-#include "server/request/refusal.h"
+#include "server/http/request_head.h"
 
 namespace recurve {
 namespace {
 
-// Without its port; empty where it is no host with or without one.
+// The host without its port; empty if it is no valid host.
 std::string_view without_port(std::string_view host) {
   const size_t end =
       host.starts_with('[') ? host.find(']') + 1 : std::min(host.find(':'), host.size());
@@ -50,7 +48,7 @@ std::string own_name() {
   return lower(name.data());
 }
 
-// Names of networks and machines, none of which the public system of names gives to anybody.
+// Names of networks and machines that cannot be registered in the public DNS.
 bool is_private(std::string_view name) {
   constexpr std::string_view kNameBytes = "abcdefghijklmnopqrstuvwxyz0123456789-_.";
   constexpr std::array kEndings = {".localhost", ".internal", ".svc", ".svc.cluster.local"};

@@ -7,9 +7,8 @@
 #include <new>
 #include <utility>
 
+#include "server/http/body_fields.h"
 #include "server/http/connection.h"
-#include "server/http/guarded.h"
-#include "server/http/response.h"
 #include "server/observe/log.h"
 #include "server/serving/gathered_answer.h"
 
@@ -207,7 +206,7 @@ void HttpAnswer::send(size_t part, const AnswerEvent& event) {
   accepted_ = true;
   streaming_ = dialect_->streams();
   const std::string events = dialect_->take(part, event);
-  if (!events.empty()) pending_ += chunk(events, connection_->chunks());
+  if (!events.empty()) pending_ += chunk(events, request_.chunked);
 }
 
 void HttpAnswer::part_finished(const Refused& refusal) {
@@ -226,17 +225,15 @@ void HttpAnswer::fail(const Refused& refusal) {
 // A refusal is a response of its own as long as nothing else has been said.
 void HttpAnswer::conclude() {
   ended_ = true;
-  const bool keep_alive = connection_->keeps_alive();
   if (!refusal_ && !streaming_) {
-    pending_ = response(
-        {.body = dialect_->whole(), .keep_alive = keep_alive, .request_id = request_.request_id});
+    pending_ = json_response(request_, dialect_->whole());
   } else if (!streaming_) {
-    pending_ = refusal_response(*refusal_, keep_alive, request_.request_id,
+    pending_ = refusal_response(request_, *refusal_,
                                 /*repeatable=*/!changes_session_ || !accepted_);
   } else {
     const std::string last = refusal_ ? dialect_->broken(*refusal_) : dialect_->stream_end();
-    if (!last.empty()) pending_ += chunk(last, connection_->chunks());
-    pending_ += last_chunk(connection_->chunks());
+    if (!last.empty()) pending_ += chunk(last, request_.chunked);
+    pending_ += last_chunk(request_.chunked);
   }
   dialect_->ended(!refusal_);
 }
@@ -254,8 +251,7 @@ void HttpAnswer::push_out() {
   if (gone_ || (pending_.empty() && !ended_ && !head)) return;
   if (head) {
     head_sent_ = true;
-    pending_.insert(
-        0, stream_head(connection_->keeps_alive(), connection_->chunks(), request_.request_id));
+    pending_.insert(0, stream_head(request_));
   }
   last_ = ended_;
   writing_ = true;
@@ -286,7 +282,7 @@ void HttpAnswer::silent() {
     std::lock_guard lock(mutex_);
     if (!is_read_ || !dialect_->streams() || ended_ || writing_ || !pending_.empty()) return;
     streaming_ = true;
-    pending_ = chunk(": waiting\n\n", connection_->chunks());
+    pending_ = chunk(": waiting\n\n", request_.chunked);
   }
   push_out();
 }
@@ -306,6 +302,8 @@ void HttpAnswer::abort(CallRegistry::Reason) { unwanted_ = true; }
 
 void HttpAnswer::done() {
   const auto alive = std::move(self_);
+  body_share_ = {};
+  gathered_share_ = {};
   connection_.reset();
   for (const auto& part : parts_) part->done();
   if (counted_as_ == CountedAs::kParts) return;

@@ -5,13 +5,11 @@
 #include <algorithm>
 
 #include "server/http/body_fields.h"
-#include "server/http/openai/errors.h"
-#include "server/http/response.h"
 
 namespace recurve {
 namespace {
 
-// Nothing but the server's own files and answers; nobody may show the page inside another.
+// Only this server's files and answers; no other page may show it in a frame.
 constexpr std::string_view kPolicy =
     "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -27,32 +25,36 @@ std::string_view type_of(std::string_view name) {
   return "text/html; charset=utf-8";
 }
 
-std::string file_response(std::string_view name, const HttpRequest& request, bool keep_alive) {
+std::string file_response(std::string_view name, const HttpRequest& request) {
   const auto file = std::find_if(kPageFiles.begin(), kPageFiles.end(),
                                  [&](const PageFile& one) { return one.name == name; });
   if (file == kPageFiles.end()) {
     return response({.status = 404,
-                     .body = dump(error_object(404, fmt::format("there is no file {}", name))),
-                     .keep_alive = keep_alive});
+                     .body = dump(error_object(404, fmt::format("unknown file {}", name))),
+                     .keep_alive = request.keep_alive});
   }
   const std::string headers = fmt::format("{}ETag: {}\r\n", kPolicy, file->etag);
   if (request.if_none_match == file->etag) {
-    return response({.status = 304, .keep_alive = keep_alive, .headers = headers});
+    return response({.status = 304, .keep_alive = request.keep_alive, .headers = headers});
   }
   return response({.body = std::string(file->content),
                    .content_type = type_of(name),
-                   .keep_alive = keep_alive,
+                   .keep_alive = request.keep_alive,
                    .headers = headers});
 }
 
 }  // namespace
 
-std::string get_page(const HttpContext&, const HttpRequest& request, bool keep_alive) {
-  return file_response("index.html", request, keep_alive);
-}
-
-std::string get_page_file(const HttpContext&, const HttpRequest& request, bool keep_alive) {
-  return file_response(request.names.front(), request, keep_alive);
+HttpApi page_api() {
+  using boost::beast::http::verb;
+  const Route::Respond page = [](const HttpRequest& request) {
+    return file_response("index.html", request);
+  };
+  const Route::Respond file = [](const HttpRequest& request) {
+    return file_response(request.names.front(), request);
+  };
+  return {.routes = {{verb::get, "/", Route::Body::kNone, page, Role::kNobody},
+                     {verb::get, "/page/*", Route::Body::kNone, file, Role::kNobody}}};
 }
 
 }  // namespace recurve

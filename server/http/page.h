@@ -1,14 +1,20 @@
 #pragma once
-#include <string>
+#include <span>
+#include <string_view>
 
-#include "server/http/connection.h"
-#include "server/http/exchange.h"
-#include "server/http/page_files.h"
+#include "server/http/routes.h"
 
 namespace recurve {
 
-// What stands in the table of routes for the page: it itself, and what it is made of.
-std::string get_page(const HttpContext& context, const HttpRequest& request, bool keep_alive);
-std::string get_page_file(const HttpContext& context, const HttpRequest& request, bool keep_alive);
+// The page for browsers, and its files.
+HttpApi page_api();
+
+// A file of the page, as it was when the server was built: see embed.cmake.
+struct PageFile {
+  std::string_view name;
+  std::string_view etag;  // with its quotes
+  std::string_view content;
+};
+extern const std::span<const PageFile> kPageFiles;
 
 }  // namespace recurve

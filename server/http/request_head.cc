@@ -5,11 +5,6 @@
 #include <algorithm>
 #include <boost/beast/core/string.hpp>
 
-#include "server/http/body_fields.h"
-#include "server/http/host_rule.h"
-#include "server/http/openai/errors.h"
-#include "server/http/response.h"
-
 namespace recurve {
 namespace {
 
@@ -17,14 +12,7 @@ namespace http = boost::beast::http;
 
 std::string_view to_view(boost::beast::string_view text) { return {text.data(), text.size()}; }
 
-std::string refuse(int status, const std::string& message, const std::string& headers = "") {
-  return response({.status = status,
-                   .body = dump(error_object(status, message)),
-                   .keep_alive = false,
-                   .headers = headers});
-}
-
-// The path and the query of a target, and the host, which a proxy may send too; empty: none.
+// `local`: the path and the query of a target. `host`: a proxy may send it there too; empty: none.
 struct Target {
   std::string_view host = {}, local = {};
 };
@@ -41,8 +29,8 @@ bool equal(std::string_view a, std::string_view b) {
   return boost::beast::iequals({a.data(), a.size()}, {b.data(), b.size()});
 }
 
-// A page of elsewhere can post any type but JSON without asking the server first. What no page has
-// sent, which says where it comes from, may have the type that `curl -d` gives everything.
+// A page of another origin can post any type but JSON without a preflight request. A request that
+// no page has sent may have the type that `curl -d` sets by default.
 bool may_be_json(const HttpFields& fields) {
   std::string_view type = field_of(fields, "Content-Type");
   type = type.substr(0, type.find(';'));
@@ -58,7 +46,7 @@ bool has_body(const HttpFields& fields) {
   return (!length.empty() && length != "0") || !field_of(fields, "Transfer-Encoding").empty();
 }
 
-// What a page of an allowed origin may read, and without which its browser shows it nothing.
+// Without these headers a browser gives a page of an allowed origin no response.
 std::string origin_headers(std::string_view origin) {
   if (origin.empty()) return {};
   return fmt::format(
@@ -68,8 +56,7 @@ std::string origin_headers(std::string_view origin) {
       origin);
 }
 
-// Says which methods there are. A browser asks so before it lets a page of elsewhere send what a
-// form could not.
+// Lists the methods. A browser sends this preflight request for a page of another origin.
 std::string options_response(const RequestHead& head, std::string_view origin) {
   std::string headers = fmt::format("Allow: {}\r\n", head.match.allow);
   if (!origin.empty()) {
@@ -81,28 +68,22 @@ std::string options_response(const RequestHead& head, std::string_view origin) {
   return response({.status = 204, .keep_alive = head.keep_alive, .headers = headers});
 }
 
-bool offered(Where where, const HttpOptions& options) {
-  if (options.metrics_only) return where == Where::kEverywhere;
-  return options.page || where != Where::kPage;
-}
-
-// HEAD is wherever GET is.
-RouteMatch find(http::verb verb, std::string_view path, const HttpOptions& options) {
-  RouteMatch match = find_route(verb == http::verb::head ? http::verb::get : verb, path);
-  if (match.where && !offered(*match.where, options)) return {};
+// HEAD works wherever GET does.
+RouteMatch find(std::span<const HttpApi> apis, http::verb verb, std::string_view path) {
+  RouteMatch match = find_route(apis, verb == http::verb::head ? http::verb::get : verb, path);
   const size_t get = match.allow.find("GET");
   if (get != std::string::npos) match.allow.insert(get + 3, ", HEAD");
   return match;
 }
 
-// Fields of which this server reads one value: a proxy that reads another one would pass on what it
-// has not checked.
+// Fields of which this server reads one value: a proxy that reads another one would forward a
+// request that it has not checked.
 constexpr const char* kSingleFields[] = {
     "Authorization",     "Content-Type",         "Expect",      "Host", "Origin", "x-request-id",
     "x-recurve-session", "x-recurve-timeout-ms", "traceparent",
 };
 
-// What a proxy could read in another way than this server, in a sentence; empty: nothing.
+// Why a proxy could read the request differently from this server; empty: it cannot.
 std::string ambiguity(const HttpFields& fields, const Target& target) {
   for (const char* name : kSingleFields) {
     if (fields.count(name) > 1) return fmt::format("the head must have one {}, got several", name);
@@ -113,7 +94,7 @@ std::string ambiguity(const HttpFields& fields, const Target& target) {
   if (!host.empty() && !target.host.empty() && !equal(host, target.host)) {
     return "Host must be the host of the request's target";
   }
-  // RFC 9112, 6.3: of another encoding, nobody knows where the body ends.
+  // RFC 9112, 6.3: with another encoding, the end of the body is unknown.
   const bool encoded = fields.count(http::field::transfer_encoding) > 0;
   if (!encoded) return {};
   if (!http11) return "Transfer-Encoding needs HTTP/1.1";
@@ -123,7 +104,10 @@ std::string ambiguity(const HttpFields& fields, const Target& target) {
 
 std::optional<std::string> refusal(const HttpFields& fields, std::string_view path,
                                    const RouteMatch& match) {
-  if (match.allow.empty()) return refuse(404, fmt::format("there is nothing at {}", cut(path)));
+  const auto refuse = [&](int status, const std::string& message, const std::string& headers = "") {
+    return error_response(match.error_body, status, message, headers);
+  };
+  if (match.allow.empty()) return refuse(404, fmt::format("unknown endpoint {}", cut(path)));
   if (fields.method() == http::verb::options) return {};
   if (match.route == nullptr) {
     return refuse(405, fmt::format("{} takes {}", cut(path), match.allow),
@@ -154,8 +138,8 @@ std::string all_of(const HttpFields& fields, std::string_view name) {
   return all;
 }
 
-RequestHead read_request_head(const HttpFields& fields, bool keep_alive,
-                              const HttpOptions& options) {
+RequestHead read_request_head(const HttpFields& fields, bool keep_alive, const HttpOptions& options,
+                              std::span<const HttpApi> apis) {
   RequestHead head{.keep_alive = keep_alive,
                    .chunks = fields.version() >= 11,
                    .bodiless = fields.method() == http::verb::head};
@@ -164,30 +148,33 @@ RequestHead read_request_head(const HttpFields& fields, bool keep_alive,
     head.answer = std::move(answer);
     return std::move(head);
   };
+  const auto refuse = [&](int status, const std::string& message) {
+    return end_with(error_response(error_object, status, message));
+  };
   if (fields.version() != 10 && fields.version() != 11) {
-    return end_with(refuse(505, "only HTTP/1.1 and HTTP/1.0 are spoken here"));
+    return refuse(505, "this server supports HTTP/1.1 and HTTP/1.0 only");
   }
   const Target target = target_of(to_view(fields.target()));
   const std::string unclear = ambiguity(fields, target);
-  if (!unclear.empty()) return end_with(refuse(400, unclear));
+  if (!unclear.empty()) return refuse(400, unclear);
   const std::string_view origin = field_of(fields, "Origin");
   const std::string_view host = target.host.empty() ? field_of(fields, "Host") : target.host;
   const std::string problem =
       origin_problem(host, origin, options.origins, options.tls == nullptr ? "http" : "https");
-  if (!problem.empty()) return end_with(refuse(403, problem));
+  if (!problem.empty()) return refuse(403, problem);
   head.headers = origin_headers(origin);
 
   const std::string_view path = target.local.substr(0, target.local.find('?'));
   if (path.size() < target.local.size()) head.query = target.local.substr(path.size() + 1);
-  head.match = find(fields.method(), path, options);
+  head.match = find(apis, fields.method(), path);
   if (auto answer = refusal(fields, path, head.match)) return end_with(std::move(*answer));
   if (fields.method() == http::verb::options) {
     if (has_body(fields)) head.keep_alive = false;  // which is not read
     head.answer = options_response(head, origin);
     return head;
   }
-  // What has no size is ended by its connection.
-  if (!head.chunks && head.match.route->exchange != nullptr) head.keep_alive = false;
+  // The end of the connection ends a stream that has no chunks.
+  if (!head.chunks && head.match.route->is_exchange()) head.keep_alive = false;
   head.continues =
       head.chunks && boost::beast::iequals(fields[http::field::expect], "100-continue");
   return head;

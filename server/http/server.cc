@@ -12,14 +12,14 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 
 struct HttpServer::Impl {
-  Impl(HttpOptions options, ServerCore& core)
-      : context(std::move(options), core), listener(context.options.listen) {}
+  Impl(HttpOptions options, std::vector<HttpApi> apis, ServerCore& core)
+      : context(std::move(options), std::move(apis), core), listener(context.options.listen) {}
 
   void take(int descriptor, const Peer& peer);
   void close_all();
 
   HttpContext context;
-  Metrics of_scrapers;  // whose connections are no clients'
+  Metrics uncounted;
   Listener listener;
   std::thread thread;
 };
@@ -38,15 +38,16 @@ void HttpServer::Impl::take(int descriptor, const Peer& from) {
 
 void HttpServer::Impl::close_all() {
   context.closing = true;
-  const auto connections = context.connections;  // those that close at once leave it
+  const auto connections = context.connections;  // a connection that closes at once is erased
   for (const auto& connection : connections) connection->close();
   context.end_if_idle();
 }
 
-HttpServer::HttpServer(HttpOptions options, ServerCore& core, Connections& connections)
-    : impl_(std::make_unique<Impl>(std::move(options), core)) {
+HttpServer::HttpServer(HttpOptions options, std::vector<HttpApi> apis, ServerCore& core,
+                       Connections& connections)
+    : impl_(std::make_unique<Impl>(std::move(options), std::move(apis), core)) {
   impl_->thread = std::thread([impl = impl_.get()] { impl->context.io.run(); });
-  Metrics& metrics = impl_->context.options.metrics_only ? impl_->of_scrapers : core.metrics;
+  Metrics& metrics = impl_->context.options.counted ? core.metrics : impl_->uncounted;
   impl_->listener.start(
       connections, metrics,
       [impl = impl_.get()](int descriptor, const Peer& peer) { impl->take(descriptor, peer); },
@@ -62,7 +63,7 @@ void HttpServer::shutdown() {
   impl_->listener.stop();
   asio::post(impl_->context.io, [impl = impl_.get()] { impl->close_all(); });
   impl_->thread.join();
-  // All has been written; the calls have only to delete themselves.
+  // Everything was written; the calls only delete themselves.
   impl_->context.core.wait_for_last_words();
 }
 

@@ -2,40 +2,48 @@
 
 #include <utility>
 
+#include "server/http/body_fields.h"
 #include "server/http/connection.h"
-#include "server/http/guarded.h"
-#include "server/http/response.h"
 #include "server/serving/session_rules.h"
 
 namespace recurve {
 namespace {
 
-// It is read on the thread of all connections.
-constexpr size_t kMostCommandBytes = 64 << 10;
+// Commands are read on the thread of all connections.
+constexpr size_t kMaxCommandBytes = 64 << 10;
 
 }  // namespace
 
+Route::Begin UnaryExchange::text_handler(ServerCore& core, TextWork work) {
+  return handler(core, {.text = std::move(work)});
+}
+
+Route::Begin UnaryExchange::command_handler(ServerCore& core, ToCommand to_command,
+                                            ToObject to_object, int status) {
+  return handler(
+      core,
+      {.to_command = std::move(to_command), .to_object = std::move(to_object), .status = status});
+}
+
+Route::Begin UnaryExchange::handler(ServerCore& core, Work work) {
+  auto shared = std::make_shared<const Work>(std::move(work));
+  return [&core, shared](std::shared_ptr<Connection> connection, HttpRequest request) {
+    return std::shared_ptr<Exchange>(
+        new UnaryExchange(std::move(connection), core, std::move(request), shared));
+  };
+}
+
 UnaryExchange::UnaryExchange(std::shared_ptr<Connection> connection, ServerCore& core,
-                             HttpRequest request, TextWork work)
+                             HttpRequest request, std::shared_ptr<const Work> work)
     : Exchange(std::move(connection)),
       core_(core),
       request_(std::move(request)),
       work_(std::move(work)) {}
 
-UnaryExchange::UnaryExchange(std::shared_ptr<Connection> connection, ServerCore& core,
-                             HttpRequest request, ToCommand to_command, ToObject to_object,
-                             int status)
-    : Exchange(std::move(connection)),
-      core_(core),
-      request_(std::move(request)),
-      to_command_(std::move(to_command)),
-      to_object_(std::move(to_object)),
-      status_(status) {}
-
 void UnaryExchange::begin() {
   self_ = std::static_pointer_cast<UnaryExchange>(shared_from_this());
   Refused refused = core_.availability();
-  if (!refused) refused = work_ ? admit() : guarded("text", [&] { return post_command(); });
+  if (!refused) refused = work_->text ? admit() : guarded("text", [&] { return post_command(); });
   if (refused) answer(refused, {});
 }
 
@@ -53,18 +61,18 @@ void UnaryExchange::run() {
   std::string object;
   const Refused refused = guarded("text", [&] {
     if (unwanted_) return Refused(refuse(EndReason::kClientGone));
-    return work_(std::move(request_.body), *model_, core_.limits(&unwanted_), &object);
+    return work_->text(std::move(request_.body), *model_, core_.limits(&unwanted_), &object);
   });
   answer(refused, std::move(object));
 }
 
-// The engine's thread may only post what it says.
+// The engine's thread only posts the result: another thread writes the response.
 Refused UnaryExchange::post_command() {
-  if (request_.body.size() > kMostCommandBytes) {
-    return invalid("", "the body must have at most {} bytes here, got {}", kMostCommandBytes,
+  if (request_.body.size() > kMaxCommandBytes) {
+    return invalid("", "the body must have at most {} bytes here, got {}", kMaxCommandBytes,
                    request_.body.size());
   }
-  SessionCommand command = to_command_(request_);
+  SessionCommand command = work_->to_command(request_);
   command.caller = request_.caller;
   if (Refused refused = prepare(&command)) return refused;
   auto asked = std::make_shared<SessionCommand>(command);
@@ -73,7 +81,7 @@ Refused UnaryExchange::post_command() {
       std::string object;
       const Refused refused = guarded("text", [&] {
         const Refused refusal = refusal_of(result);
-        if (!refusal) object = dump(self->to_object_(*asked, result));
+        if (!refusal) object = dump(self->work_->to_object(*asked, result));
         return refusal;
       });
       self->answer(refused, std::move(object));
@@ -84,12 +92,8 @@ Refused UnaryExchange::post_command() {
 
 void UnaryExchange::answer(Refused refused, std::string object) {
   refused = core_.report(std::move(refused));
-  const bool keep_alive = connection_->keeps_alive();
-  std::string bytes = refused ? refusal_response(*refused, keep_alive, request_.request_id)
-                              : response({.status = status_,
-                                          .body = std::move(object),
-                                          .keep_alive = keep_alive,
-                                          .request_id = request_.request_id});
+  std::string bytes = refused ? refusal_response(request_, *refused)
+                              : json_response(request_, std::move(object), work_->status);
   connection_->write(self_, std::move(bytes), /*last=*/true);
 }
 
@@ -100,6 +104,7 @@ void UnaryExchange::client_left() {
 
 void UnaryExchange::done() {
   const auto alive = std::move(self_);
+  body_share_ = {};
   connection_.reset();
 }
 

@@ -5,30 +5,28 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "server/http/exchange.h"
+#include "server/http/routes.h"
 #include "server/serving/server_core.h"
 
 namespace recurve {
 
-// What is answered with one object of JSON, once a text thread or the engine has said what is in
-// it.
+// A request that a text thread or the engine answers with one object of JSON.
 class UnaryExchange final : public Exchange, private Executor::Task {
  public:
   // Reads the body and writes the object as JSON, on a text thread; may throw WorkUnwanted as the
-  // limits have it, and BadField.
+  // limits require it, and BadField.
   using TextWork = std::function<Refused(std::string body, const ServedModel& model,
                                          const WorkLimits& limits, std::string* object)>;
-  // Makes a command of the request; on the connection's thread. May throw BadField.
+  // Reads a command from the request, on the connection's thread. May throw BadField.
   using ToCommand = std::function<SessionCommand(const HttpRequest& request)>;
-  // The object that a command's result is.
+  // The object for a command's result.
   using ToObject =
       std::function<nlohmann::json(const SessionCommand& command, const SessionResult& result)>;
 
-  UnaryExchange(std::shared_ptr<Connection> connection, ServerCore& core, HttpRequest request,
-                TextWork work);
-  // `status`: of what is not refused.
-  UnaryExchange(std::shared_ptr<Connection> connection, ServerCore& core, HttpRequest request,
-                ToCommand to_command, ToObject to_object, int status);
+  // Handlers of routes. `status`: of a response that is no refusal.
+  static Route::Begin text_handler(ServerCore& core, TextWork work);
+  static Route::Begin command_handler(ServerCore& core, ToCommand to_command, ToObject to_object,
+                                      int status = 200);
 
   void begin() override;
   void written(bool) override {}
@@ -36,6 +34,16 @@ class UnaryExchange final : public Exchange, private Executor::Task {
   void done() override;
 
  private:
+  struct Work {
+    TextWork text = {};  // or the others
+    ToCommand to_command = {};
+    ToObject to_object = {};
+    int status = 200;
+  };
+  UnaryExchange(std::shared_ptr<Connection> connection, ServerCore& core, HttpRequest request,
+                std::shared_ptr<const Work> work);
+  static Route::Begin handler(ServerCore& core, Work work);
+
   void run() override;
   Refused admit();
   Refused post_command();
@@ -44,10 +52,7 @@ class UnaryExchange final : public Exchange, private Executor::Task {
   ServerCore& core_;
   const std::shared_ptr<ServedModel> model_ = core_.model();
   HttpRequest request_;
-  const TextWork work_;
-  const ToCommand to_command_;
-  const ToObject to_object_;
-  const int status_ = 200;
+  const std::shared_ptr<const Work> work_;
   ByteBudget::Share body_share_;
   std::shared_ptr<UnaryExchange> self_;
   std::atomic<bool> unwanted_{false};

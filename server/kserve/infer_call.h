@@ -44,7 +44,10 @@ class InferCall : public AnswerSink,
   void finish(const Refused& refusal) final;
   bool finished() const final { return finished_; }
   void cut() final { grpc_call_.TryCancel(); }
-  void released() final { self_.reset(); }
+  void released() final {
+    gathered_share_ = {};  // here: another thread may have the last reference
+    self_.reset();
+  }
 
  protected:
   // context and call outlive it; rpc: as for StreamCall.

@@ -14,6 +14,7 @@
 
 #include "recurve/v1/inference.grpc.pb.h"
 #include "server/engine/engine.h"
+#include "server/http/openai/api.h"
 #include "server/http/server.h"
 #include "server/net/connections.h"
 #include "server/observe/log.h"
@@ -144,7 +145,7 @@ class Served {
                .keys = o.keys.empty() ? nullptr : std::make_shared<Keyring>(o.keys)},
               served_, metrics_),
         rpc_({.listen = "127.0.0.1:0", .tls = make_tls(o)}, core_),
-        http_({.listen = "127.0.0.1:0"}, core_, rpc_.connections()),
+        http_({.listen = "127.0.0.1:0"}, {openai_api(core_)}, core_, rpc_.connections()),
         engine_(model_, *backend_,
                 {.rows = tokenizer_->size(), .usable = tokenizer_->size(), .eos_ids = {}},
                 served_->queue, served_->stats, metrics_, {.slots = streams, .sessions = {}}) {

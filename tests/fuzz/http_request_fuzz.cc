@@ -5,8 +5,10 @@
 #include <boost/beast/http/string_body.hpp>
 #include <cstdint>
 #include <cstdlib>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "server/http/request_head.h"
 
@@ -41,11 +43,12 @@ void check(const RequestHead& head) {
     return check_lines(std::string_view(*head.answer).substr(0, end + 2));
   }
   demand(head.match.route != nullptr);
-  demand(head.chunks || head.match.route->exchange == nullptr || !head.keep_alive);
+  demand(head.chunks || !head.match.route->is_exchange() || !head.keep_alive);
 }
 
 // Returns whether another request may follow: the bytes behind this one are its.
-bool read_request(std::string* bytes, size_t piece, const HttpOptions& options) {
+bool read_request(std::string* bytes, size_t piece, const HttpOptions& options,
+                  std::span<const HttpApi> apis) {
   Parser parser;
   parser.header_limit(kMostHeadBytes);
   parser.body_limit(static_cast<uint64_t>(options.max_body_bytes));
@@ -58,7 +61,7 @@ bool read_request(std::string* bytes, size_t piece, const HttpOptions& options) 
     there -= used;
     if (!headed && parser.is_header_done()) {
       headed = true;
-      const RequestHead head = read_request_head(parser.get(), parser.keep_alive(), options);
+      const RequestHead head = read_request_head(parser.get(), parser.keep_alive(), options, apis);
       check(head);
       if (!head.keep_alive || head.answer) return false;
       parser.eager(true);
@@ -78,8 +81,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const recurve::HttpOptions options{
       .listen = "", .max_body_bytes = 4096, .origins = {"https://ui.example"}};
+  using recurve::Route;
+  using enum Route::Body;
+  using boost::beast::http::verb;
+  static const std::vector<recurve::HttpApi> apis = {
+      {.routes = {{verb::post, "/v1/completions", kJson, Route::Begin()},
+                  {verb::get, "/v1/models/*", kNone, Route::Respond()},
+                  {verb::post, "/v1/sessions", kOptional, Route::Begin()},
+                  {verb::delete_, "/v1/sessions/*/marks/*", kNone, Route::Begin()}}}};
   std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
-  while (recurve::read_request(&bytes, size_t{1} + data[0], options)) {
+  while (recurve::read_request(&bytes, size_t{1} + data[0], options, apis)) {
   }
   return 0;
 }

@@ -12,7 +12,7 @@
 #include "server/http/openai/chat_completions.h"
 #include "server/http/openai/completions.h"
 #include "server/http/openai/responses/responses.h"
-#include "server/http/openai/session_commands.h"
+#include "server/http/openai/sessions.h"
 #include "server/http/openai/tokenize.h"
 #include "server/serving/session_rules.h"
 #include "tests/support/fake_tokenizer.h"

@@ -6,7 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "server/http/openai/api.h"
+#include "server/http/page.h"
 #include "server/http/server.h"
+#include "server/http/server_api.h"
 #include "tests/support/engine/fake_engine.h"
 #include "tests/support/fake_tokenizer.h"
 #include "tests/support/http_client.h"
@@ -15,18 +18,24 @@ namespace recurve::testing {
 
 using nlohmann::json;
 
-// The HTTP door before a fake engine that echoes the prompt.
+// As the server has them.
+inline std::vector<HttpApi> http_apis(ServerCore& core, int64_t max_response_bytes = 64 << 20) {
+  return {openai_api(core, max_response_bytes), server_api(core), load_api(core), page_api()};
+}
+
+// The HTTP frontend before a fake engine that echoes the prompt.
 class HttpFixture : public ::testing::Test {
  protected:
-  void start(FakeEngine::Options options = {}, HttpOptions http = {}) {
+  void start(FakeEngine::Options options = {}, HttpOptions http = {},
+             int64_t max_response_bytes = 64 << 20) {
+    http.listen = "127.0.0.1:0";
     Chat chat{
         .format = std::make_shared<const ChatTemplate>(template_, "", jinja::Template::Variables{}),
         .exists = true,
         .tool_form = tool_form_of(template_),
         .problem = ""};
     engine_.emplace(queue_, std::move(options));
-    http.listen = "127.0.0.1:0";
-    server_.emplace(http, core_, connections_);
+    server_.emplace(http, http_apis(core_, max_response_bytes), core_, connections_);
     core_.serve(std::make_shared<FakeTokenizer>(),
                 {.model_name = "fake",
                  .vocab_rows = FakeTokenizer::kSize,
@@ -37,6 +46,8 @@ class HttpFixture : public ::testing::Test {
   void TearDown() override {
     if (server_) server_->shutdown();
     EXPECT_EQ(core_.under_way(), 0);
+    EXPECT_EQ(core_.message_bytes.used(), 0);
+    EXPECT_EQ(core_.gathered_bytes.used(), 0);
     engine_.reset();
   }
   HttpClient::Response ask(const std::string& line) {

@@ -129,6 +129,8 @@ class RpcFixture : public ::testing::Test {
     if (server_) server_->shutdown();
     if (server_) {
       EXPECT_EQ(core_->under_way(), 0);
+      EXPECT_EQ(core_->message_bytes.used(), 0);
+      EXPECT_EQ(core_->gathered_bytes.used(), 0);
     }
     engine_.reset();
     server_.reset();

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "server/http/body_fields.h"
-#include "server/http/openai/fields/constraint_fields.h"
 #include "server/http/openai/fields/tool_fields.h"
 #include "server/http/openai/logprobs.h"
 

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "server/http/body_fields.h"
-#include "server/http/openai/errors.h"
 #include "server/http/openai/logprobs.h"
 
 namespace recurve {

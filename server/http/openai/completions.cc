@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "server/http/body_fields.h"
-#include "server/http/openai/fields/constraint_fields.h"
 #include "server/http/openai/logprobs.h"
 #include "server/text/stream_decoder.h"
 

@@ -7,6 +7,7 @@
 #include <ctime>
 
 namespace recurve {
+namespace {
 
 using nlohmann::json;
 
@@ -18,15 +19,23 @@ json model_object(const ServerCore& core) {
           {"owned_by", "recurve"}};
 }
 
-json model_list(const ServerCore& core) {
-  return {{"object", "list"}, {"data", json::array({model_object(core)})}};
+}  // namespace
+
+Refused list_models(const HttpRequest&, const ServerCore& core, json* object) {
+  *object = {{"object", "list"}, {"data", json::array({model_object(core)})}};
+  return {};
+}
+
+Refused get_model(const HttpRequest& request, const ServerCore& core, json* object) {
+  *object = model_object(core);
+  return check_model(request.names.front(), *core.model());
 }
 
 Refused check_model(const std::string& name, const ServedModel& model) {
   if (name == model.info.model_name) return {};
   return Refusal{.reason = EndReason::kNotFound,
-                 .message = fmt::format("there is no model \"{}\": this server has \"{}\"",
-                                        cut(name), model.info.model_name),
+                 .message = fmt::format("unknown model \"{}\": this server has \"{}\"", cut(name),
+                                        core.info.model_name),
                  .field = "model"};
 }
 

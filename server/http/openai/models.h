@@ -2,14 +2,15 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "server/http/message.h"
 #include "server/serving/server_core.h"
 
 namespace recurve {
 
-// /v1/models and /v1/models/NAME: the one that is served.
-nlohmann::json model_object(const ServerCore& core);
-nlohmann::json model_list(const ServerCore& core);
-// Refuses a model that is not served, and says which one is.
+// GET /v1/models and /v1/models/NAME: the served model.
+Refused list_models(const HttpRequest& request, const ServerCore& core, nlohmann::json* object);
+Refused get_model(const HttpRequest& request, const ServerCore& core, nlohmann::json* object);
+// Refuses the name of another model.
 Refused check_model(const std::string& name, const ServedModel& model);
 
 }  // namespace recurve

@@ -1,14 +1,59 @@
 #include "server/http/openai/sessions.h"
 
+#include <charconv>
+#include <initializer_list>
+#include <string>
+#include <string_view>
 #include <utility>
 
-#include "server/http/openai/session_commands.h"
+#include "server/http/body_fields.h"
+#include "server/http/openai/fields/request_fields.h"
 #include "server/http/unary_exchange.h"
+#include "server/serving/session_rules.h"
 
 namespace recurve {
 namespace {
 
+using boost::beast::http::verb;
 using nlohmann::json;
+using Kind = SessionCommand::Kind;
+
+using Names = std::initializer_list<std::string_view>;
+
+// Read on the thread of all connections, so it is bounded.
+ClientJson short_body(const HttpRequest& request, Names fields) {
+  constexpr size_t kMaxBytes = 64 << 10;
+  if (request.body.size() > kMaxBytes) {
+    throw BadField("", fmt::format("the body must have at most {} bytes, got {}", kMaxBytes,
+                                   request.body.size()));
+  }
+  ClientJson body = parse_object(request.body);
+  check_names(body, fields);
+  return body;
+}
+
+// Each of its fields is optional, so the body is too.
+ClientJson optional_body(const HttpRequest& request) {
+  if (request.body.empty()) return ClientJson::object();
+  return short_body(request, {"session", "ttl_seconds", "durability"});
+}
+
+std::string mark_of(const HttpRequest& request) {
+  return string_of(short_body(request, {"mark"}), "mark").value_or("");
+}
+
+std::optional<Durability> durability_of(const ClientJson& body) {
+  const auto name = string_of(body, "durability");
+  if (!name) return {};
+  if (*name == "none") return Durability::kNone;
+  if (*name == "local") return Durability::kLocal;
+  throw BadField("durability",
+                 fmt::format("durability must be \"none\" or \"local\", got \"{}\"", cut(*name)));
+}
+
+SessionCommand to_mark_command(Kind kind, const HttpRequest& request) {
+  return {.kind = kind, .name = request.names.front(), .other = mark_of(request)};
+}
 
 const char* name_of(Tier tier) {
   switch (tier) {
@@ -68,65 +113,80 @@ json deleted(const SessionCommand& command, const SessionResult&) {
   return {{"object", "session.deleted"}, {"id", command.name}, {"deleted", true}};
 }
 
-std::shared_ptr<Exchange> begin(HttpContext& context, std::shared_ptr<Connection> connection,
-                                HttpRequest request, UnaryExchange::ToCommand to_command,
-                                UnaryExchange::ToObject to_object, int status = 200) {
-  return std::make_shared<UnaryExchange>(std::move(connection), context.core, std::move(request),
-                                         std::move(to_command), std::move(to_object), status);
-}
-
-constexpr int kCreated = 201;
-
 }  // namespace
 
-std::shared_ptr<Exchange> open_session(HttpContext& context, std::shared_ptr<Connection> connection,
-                                       HttpRequest request) {
-  return begin(context, std::move(connection), std::move(request), to_open, session_json, kCreated);
+SessionCommand to_open(const HttpRequest& request) {
+  const ClientJson body = optional_body(request);
+  std::string name = request.session;
+  read_session(body, &name);
+  return {.kind = Kind::kOpen,
+          .name = std::move(name),
+          .ttl_seconds = number_of(body, "ttl_seconds"),
+          .durability = durability_of(body)};
 }
 
-std::shared_ptr<Exchange> get_session(HttpContext& context, std::shared_ptr<Connection> connection,
-                                      HttpRequest request) {
-  return begin(context, std::move(connection), std::move(request), to_get, session_json);
+SessionCommand to_fork(const HttpRequest& request) {
+  const ClientJson body = optional_body(request);
+  return {.kind = Kind::kFork,
+          .name = request.names.front(),
+          .other = string_of(body, "session").value_or(""),
+          .ttl_seconds = number_of(body, "ttl_seconds"),
+          .durability = durability_of(body)};
 }
 
-std::shared_ptr<Exchange> list_sessions(HttpContext& context,
-                                        std::shared_ptr<Connection> connection,
-                                        HttpRequest request) {
-  return begin(context, std::move(connection), std::move(request), to_list, list);
+SessionCommand to_list(const HttpRequest& request) {
+  const std::string limit = query_field(request.query, "limit").value_or("");
+  int count = limit.empty() ? kDefaultPageSize : 0;
+  std::from_chars(limit.data(), limit.data() + limit.size(), count);
+  if (count < 1 || count > kMaxPageSize || (!limit.empty() && limit != std::to_string(count))) {
+    throw BadField("limit",
+                   fmt::format("limit must be in [1, {}], got \"{}\"", kMaxPageSize, cut(limit)));
+  }
+  return {.kind = Kind::kList,
+          .name = query_field(request.query, "prefix").value_or(""),
+          .other = query_field(request.query, "after").value_or(""),
+          .limit = count};
 }
 
-std::shared_ptr<Exchange> close_session(HttpContext& context,
-                                        std::shared_ptr<Connection> connection,
-                                        HttpRequest request) {
-  return begin(context, std::move(connection), std::move(request), to_close, deleted);
+SessionCommand to_get(const HttpRequest& request) {
+  return {.kind = Kind::kGet, .name = request.names.front()};
 }
 
-std::shared_ptr<Exchange> fork_session(HttpContext& context, std::shared_ptr<Connection> connection,
-                                       HttpRequest request) {
-  return begin(context, std::move(connection), std::move(request), to_fork, session_json, kCreated);
+SessionCommand to_close(const HttpRequest& request) {
+  return {.kind = Kind::kClose, .name = request.names.front()};
 }
 
-std::shared_ptr<Exchange> mark_session(HttpContext& context, std::shared_ptr<Connection> connection,
-                                       HttpRequest request) {
-  return begin(context, std::move(connection), std::move(request), to_mark, session_json);
+SessionCommand to_mark(const HttpRequest& request) { return to_mark_command(Kind::kMark, request); }
+
+SessionCommand to_unmark(const HttpRequest& request) {
+  return {.kind = Kind::kUnmark, .name = request.names[0], .other = request.names[1]};
 }
 
-std::shared_ptr<Exchange> unmark_session(HttpContext& context,
-                                         std::shared_ptr<Connection> connection,
-                                         HttpRequest request) {
-  return begin(context, std::move(connection), std::move(request), to_unmark, session_json);
+SessionCommand to_rewind(const HttpRequest& request) {
+  return to_mark_command(Kind::kRewind, request);
 }
 
-std::shared_ptr<Exchange> rewind_session(HttpContext& context,
-                                         std::shared_ptr<Connection> connection,
-                                         HttpRequest request) {
-  return begin(context, std::move(connection), std::move(request), to_rewind, session_json);
+SessionCommand to_accept(const HttpRequest& request) {
+  return {.kind = Kind::kAccept, .name = request.names.front()};
 }
 
-std::shared_ptr<Exchange> accept_session(HttpContext& context,
-                                         std::shared_ptr<Connection> connection,
-                                         HttpRequest request) {
-  return begin(context, std::move(connection), std::move(request), to_accept, session_json);
+std::vector<Route> session_routes(ServerCore& core) {
+  using enum Route::Body;
+  constexpr int kCreated = 201;
+  const auto answer = [&](ToSessionCommand* to_command, auto to_object, int status = 200) {
+    return UnaryExchange::command_handler(core, to_command, to_object, status);
+  };
+  return {
+      {verb::get, "/v1/sessions", kNone, answer(to_list, list)},
+      {verb::post, "/v1/sessions", kOptional, answer(to_open, session_json, kCreated)},
+      {verb::get, "/v1/sessions/*", kNone, answer(to_get, session_json)},
+      {verb::delete_, "/v1/sessions/*", kNone, answer(to_close, deleted)},
+      {verb::post, "/v1/sessions/*/fork", kOptional, answer(to_fork, session_json, kCreated)},
+      {verb::post, "/v1/sessions/*/marks", kJson, answer(to_mark, session_json)},
+      {verb::delete_, "/v1/sessions/*/marks/*", kNone, answer(to_unmark, session_json)},
+      {verb::post, "/v1/sessions/*/rewind", kJson, answer(to_rewind, session_json)},
+      {verb::post, "/v1/sessions/*/accept", kNone, answer(to_accept, session_json)},
+  };
 }
 
 }  // namespace recurve

@@ -80,7 +80,7 @@ bool is_edge_token(const TokenizeText& text, const ModelText& model) {
 // What a body asks for; it is freed before the text is read.
 Refused read_tokenize(std::string said, const ServedModel& model, const WorkLimits& limits,
                       TokenizeText* text, bool* names) {
-  ClientJson body = parse_object(said, limits);
+  ClientJson body = parse_object(said, limits, kIdFields);
   const size_t bytes = said.size();
   std::string().swap(said);
   if (Refused refused = check_model_of(body, model)) return refused;
@@ -156,7 +156,7 @@ Refused tokenize(std::string body, const ServedModel& model, const WorkLimits& l
 
 Refused detokenize(std::string text, const ServedModel& model, const WorkLimits& limits,
                    std::string* object) {
-  ClientJson body = parse_object(text, limits);
+  ClientJson body = parse_object(text, limits, kIdFields);
   const size_t bytes = text.size();
   std::string().swap(text);
   if (Refused refused = check_model_of(body, model)) return refused;
@@ -183,20 +183,22 @@ Refused detokenize(std::string text, const ServedModel& model, const WorkLimits&
   return {};
 }
 
-json tokenizer_info(const ModelText& model) {
+Refused tokenizer_info(const HttpRequest&, const ServerCore& core, json* object) {
+  const ModelText& model = core.model()->text;
   const Tokenizer& tokenizer = *model.tokenizer;
   const EdgeTokens edges = edge_tokens(model);
-  return {{"tokenizer_class", "recurve"},
-          {"description", tokenizer.description()},
-          {"vocab_size", model.vocab.usable},
-          {"bos_token", name_of_control(edges.bos, tokenizer)},
-          {"bos_token_id", id_or_null(edges.bos)},
-          {"eos_token", name_of_control(edges.eos, tokenizer)},
-          {"eos_token_id", id_or_null(edges.eos)},
-          {"eos_token_ids", model.tokens.eos},
-          {"pad_token", nullptr},
-          {"add_bos_token", model.tokens.bos.has_value()},
-          {"chat_template", model.chat.text.empty() ? json(nullptr) : json(model.chat.text)}};
+  *object = {{"tokenizer_class", "recurve"},
+             {"description", tokenizer.description()},
+             {"vocab_size", model.vocab.usable},
+             {"bos_token", name_of_control(edges.bos, tokenizer)},
+             {"bos_token_id", id_or_null(edges.bos)},
+             {"eos_token", name_of_control(edges.eos, tokenizer)},
+             {"eos_token_id", id_or_null(edges.eos)},
+             {"eos_token_ids", model.tokens.eos},
+             {"pad_token", nullptr},
+             {"add_bos_token", model.tokens.bos.has_value()},
+             {"chat_template", model.chat.text.empty() ? json(nullptr) : json(model.chat.text)}};
+  return {};
 }
 
 }  // namespace recurve

@@ -120,7 +120,8 @@ class BodyMemory : public ::testing::Test {
         .tool_form = tool_form_of(written),
         .problem = ""};
     engine_.emplace(queue_);
-    server_.emplace(HttpOptions{.listen = "127.0.0.1:0"}, core_, connections_);
+    server_.emplace(HttpOptions{.listen = "127.0.0.1:0"}, std::vector{openai_api(core_)}, core_,
+                    connections_);
     core_.serve(std::make_shared<LargeTokenizer>(bytes_an_id_),
                 {.model_name = "fake",
                  .vocab_rows = kVocabulary,

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "server/http/page.h"
 #include "tests/support/engine/fake_engine.h"
 #include "tests/support/fake_tokenizer.h"
 #include "tests/support/http_client.h"
+#include "tests/support/http_fixture.h"
 
 namespace recurve::http_connection_test {
 
@@ -37,7 +37,7 @@ class HttpConnection : public ::testing::Test {
     core_ = std::make_unique<ServerCore>(of, served_, metrics_);
     engine_.emplace(queue_, std::move(options));
     http.listen = "127.0.0.1:0";
-    server_.emplace(http, *core_, connections_);
+    server_.emplace(http, testing::http_apis(*core_), *core_, connections_);
     core_->serve(std::make_shared<FakeTokenizer>(),
                  {.model_name = "fake",
                   .vocab_rows = FakeTokenizer::kSize,
@@ -446,7 +446,7 @@ TEST_F(HttpConnection, TheMetricsHaveADoorWithNothingElse) {
   start();
   metrics_.add_generated_tokens(42);
   Connections scrapers({.in_all = 4, .by_network = 4});
-  HttpServer door({.listen = "127.0.0.1:0", .origins = {"*"}, .metrics_only = true}, *core_,
+  HttpServer door({.listen = "127.0.0.1:0", .origins = {"*"}}, {server_api(*core_)}, *core_,
                   scrapers);
   const auto status = [&](const std::string& path) {
     Client client(door.port());
@@ -508,7 +508,13 @@ TEST_F(HttpConnection, ThePageAsksNobodyElse) {
 }
 
 TEST_F(HttpConnection, ThePageCanBeLeftOut) {
-  start({.page = false});
+  start();
+  HttpServer bare({.listen = "127.0.0.1:0"}, {server_api(*core_)}, *core_, connections_);
+  const auto get = [&](const std::string& path) {
+    Client client(bare.port());
+    client.get(path);
+    return client.read();
+  };
   EXPECT_EQ(get("/").status, 404);
   EXPECT_EQ(get("/page/app.js").status, 404);
   EXPECT_EQ(get("/health").status, 200);

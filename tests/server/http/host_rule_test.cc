@@ -1,7 +1,7 @@
-#include "server/http/host_rule.h"
-
 #include <gtest/gtest.h>
 #include <unistd.h>
+
+#include "server/http/request_head.h"
 
 namespace recurve::host_rule_test {
 

@@ -366,7 +366,8 @@ TEST_F(OpenAiTest, WhatIsNoRequestIsRefused) {
 }
 
 TEST_F(OpenAiTest, AServerThatLoadsSaysSo) {
-  server_.emplace(HttpOptions{.listen = "127.0.0.1:0"}, core_, connections_);
+  server_.emplace(HttpOptions{.listen = "127.0.0.1:0"}, testing::http_apis(core_), core_,
+                  connections_);
   HttpClient client(server_->port());
   client.get("/health");
   EXPECT_EQ(client.read().status, 503);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "server/constraint/constraint_library.h"
-#include "server/http/query.h"
+#include "server/http/message.h"
 #include "tests/support/http_fixture.h"
 
 namespace recurve::http_resources_test {
@@ -314,7 +314,7 @@ TEST_F(ResourcesTest, OlderResponsesMakeRoom) {
 }
 
 TEST_F(ResourcesTest, ResponsesTakeNoMoreThanTheirBytes) {
-  start({}, {.max_response_bytes = 20'000});
+  start({}, {}, 20'000);
   engine_->answer_sessions(session("s"));
   const std::string first = post("/v1/responses", response("hi")).object()["id"];
   for (int i = 0; i < 10; ++i) EXPECT_EQ(post("/v1/responses", response("hi")).status, 200);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kserve/v2/inference.grpc.pb.h"
+#include "server/http/openai/api.h"
 #include "server/http/server.h"
 #include "server/kserve/kserve_service.h"
 #include "tests/support/counted_memory.h"
@@ -86,7 +87,8 @@ class GatheredMemory : public RpcFixture {
     };
     start({.script = script, .next_likely = 1},
           {.core = {.max_gathered_bytes = int64_t{8} << 30}});  // what it holds is known, too
-    http_.emplace(HttpOptions{.listen = "127.0.0.1:0"}, *core_, connections_);
+    http_.emplace(HttpOptions{.listen = "127.0.0.1:0"}, std::vector{openai_api(*core_)}, *core_,
+                  connections_);
     ask("/v1/completions", {{"prompt", "p"}, {"max_tokens", 1}});
   }
 

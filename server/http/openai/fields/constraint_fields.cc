@@ -1,5 +1,3 @@
-#include "server/http/openai/fields/constraint_fields.h"
-
 #include <algorithm>
 #include <initializer_list>
 #include <optional>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "server/http/body_fields.h"
+#include "server/http/openai/fields/request_fields.h"
 
 namespace recurve {
 namespace {
@@ -101,7 +100,7 @@ std::optional<ConstraintText> regex_of(const ClientJson& value, const std::strin
   return ConstraintText{Form::kRegex, text_of(value, field)};
 }
 std::optional<ConstraintText> choice_of(const ClientJson& value, const std::string& field) {
-  if (!value.is_array()) throw BadField(field, field + " must be a list of texts");
+  if (!value.is_array()) throw BadField(field, field + " must be a list of strings");
   return ConstraintText{Form::kChoice, value.dump()};
 }
 std::optional<ConstraintText> grammar_of(const ClientJson& value, const std::string& field) {
@@ -115,7 +114,7 @@ std::optional<ConstraintText> object_of(const ClientJson& value, const std::stri
 std::optional<ConstraintText> tags_of(const ClientJson& value, const std::string& field) {
   const std::string text = text_of(value, field);
   const ClientJson tags = ClientJson::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!tags.is_object()) throw BadField(field, field + " must be an object of JSON in a string");
+  if (!tags.is_object()) throw BadField(field, field + " must be a JSON object in a string");
   ClientJson rest = tags;
   rest.erase("type");
   return ConstraintText{Form::kStructuralTag, rest.dump()};
@@ -212,7 +211,7 @@ void read_constraint(const ClientJson& body, TextRequest* asked) {
     read_structured_outputs(*outputs, &found);
   }
   if (found.size() > 1) {
-    throw BadField(found[1].field, found[1].field + " may not stand beside " + found[0].field);
+    throw BadField(found[1].field, found[1].field + " must not be combined with " + found[0].field);
   }
   if (found.empty()) return;
   asked->constraint = std::move(found.front().constraint);

@@ -208,7 +208,7 @@ Conversation conversation_of(ClientJson& body, size_t bytes) {
 Refused read_body(std::string text, const WorkLimits& limits, Resource resource,
                   const ServedModel& model, const std::function<void(ClientJson& body)>& read) {
   try {
-    ClientJson body = parse_object(text, limits);
+    ClientJson body = parse_object(text, limits, kIdFields);
     std::string().swap(text);
     const auto name = string_of(body, "model");  // who names none means the one that there is
     if (name) {

@@ -1,6 +1,7 @@
 #pragma once
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "server/http/openai/fields/field_table.h"
 #include "server/request/refusal.h"
@@ -10,7 +11,11 @@
 
 namespace recurve {
 
-// How an answer is to be written.
+// Lists of token ids, in any of the bodies.
+inline constexpr std::string_view kIdFields[] = {"prompt", "tokens", "stop_token_ids",
+                                                 "allowed_token_ids"};
+
+// The form of the response.
 struct OpenAiForm {
   bool stream = false;      // events as they come; else one object at the end
   bool usage = false;       // a stream's last event has the usage
@@ -26,6 +31,12 @@ Refused read_body(std::string text, const WorkLimits& limits, Resource resource,
 
 // What all resources say alike: sampling, stops, priority and session, stream and n.
 void read_common(ClientJson& body, TextRequest* asked, OpenAiForm* form);
+
+// Reads the constraint of an answer from the field of the dialect that has one: response_format, or
+// text.format of a response; guided_json, guided_regex, guided_choice, guided_grammar and
+// structured_outputs as in vLLM; regex, ebnf and json_schema as in SGLang. The answer's properties
+// have the order of the schema's. Throws BadField, also if two fields have one.
+void read_constraint(const ClientJson& body, TextRequest* asked);
 
 // The session that the body names, which must be the one of the header where both name one:
 // `session` is the header's, or empty.

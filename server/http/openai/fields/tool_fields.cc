@@ -21,7 +21,7 @@ std::string named_tool(const ClientJson& choice) {
 
 std::optional<ClientJson> json_object(std::string_view text, ValueBudget& budget) {
   try {
-    ClientJson object = read_client_json(text, "arguments of calls", kMostBodyLevels, {}, budget);
+    ClientJson object = read_client_json(text, "arguments of calls", kMaxBodyLevels, {}, budget);
     if (object.is_object()) return object;
   } catch (const TooManyValues& refused) {
     throw BadField("", refused.what());

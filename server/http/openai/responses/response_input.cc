@@ -1,10 +1,9 @@
-#include "server/http/openai/responses/response_input.h"
-
 #include <utility>
 
 #include "server/http/body_fields.h"
 #include "server/http/openai/fields/request_fields.h"
 #include "server/http/openai/fields/tool_fields.h"
+#include "server/http/openai/responses/responses.h"
 
 namespace recurve {
 namespace {

@@ -6,11 +6,8 @@
 #include <utility>
 
 #include "server/http/body_fields.h"
-#include "server/http/openai/errors.h"
-#include "server/http/openai/fields/constraint_fields.h"
 #include "server/http/openai/fields/tool_fields.h"
 #include "server/http/openai/logprobs.h"
-#include "server/http/openai/responses/response_input.h"
 #include "server/serving/session_rules.h"
 
 namespace recurve {

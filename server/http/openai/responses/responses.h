@@ -94,6 +94,12 @@ class Responses final : public AnswerDialect {
   int64_t events_ = 0;
 };
 
+// Takes the messages for the chat template out of a body of `bytes`. Throws BadField for content
+// that is neither text nor a call of a function.
+std::vector<ChatMessage> take_messages_of_input(ClientJson& body, size_t bytes);
+// The functions of `tools`, in the form of chat completions; empty: none.
+std::string tools_of_response(const ClientJson& body);
+
 // GET and DELETE /v1/responses/ID.
 Refused find_response(const HttpRequest& request, ServedModel& model, ResponseStore& store,
                       nlohmann::json* object);

@@ -1,0 +1,64 @@
+#include "server/http/openai/api.h"
+
+#include <memory>
+#include <utility>
+
+#include "server/http/http_answer.h"
+#include "server/http/openai/chat_completions.h"
+#include "server/http/openai/completions.h"
+#include "server/http/openai/models.h"
+#include "server/http/openai/responses/responses.h"
+#include "server/http/openai/sessions.h"
+#include "server/http/openai/tokenize.h"
+#include "server/http/unary_exchange.h"
+
+namespace recurve {
+namespace {
+
+using boost::beast::http::verb;
+using nlohmann::json;
+using enum Route::Body;
+
+// A handler that answers in a dialect. `state`: of the API, that its dialect needs.
+template <typename Dialect, typename... State>
+Route::Begin answers(ServerCore& core, std::shared_ptr<State>... state) {
+  return [&core, ... state = std::move(state)](std::shared_ptr<Connection> connection,
+                                               HttpRequest request) {
+    auto dialect = std::make_unique<Dialect>(core, *state..., request);
+    return std::make_shared<HttpAnswer>(std::move(connection), core, std::move(request),
+                                        std::move(dialect));
+  };
+}
+
+}  // namespace
+
+HttpApi openai_api(ServerCore& core, int64_t max_response_bytes) {
+  const auto responses = std::make_shared<ResponseStore>(max_response_bytes);
+  const auto at_once = [&](Refused (*write)(const HttpRequest&, const ServerCore&, json*)) {
+    return json_handler(core, [&core, write](const HttpRequest& request, json* object) {
+      return write(request, core, object);
+    });
+  };
+  const auto stored = [&](Refused (*write)(const HttpRequest&, const ServerCore&, ResponseStore&,
+                                           json*)) {
+    return json_handler(core, [&core, responses, write](const HttpRequest& request, json* object) {
+      return write(request, core, *responses, object);
+    });
+  };
+  HttpApi api{.routes = {
+                  {verb::post, "/v1/completions", kJson, answers<Completions>(core)},
+                  {verb::post, "/v1/chat/completions", kJson, answers<ChatCompletions>(core)},
+                  {verb::get, "/v1/models", kNone, at_once(list_models)},
+                  {verb::get, "/v1/models/*", kNone, at_once(get_model)},
+                  {verb::post, "/v1/responses", kJson, answers<Responses>(core, responses)},
+                  {verb::get, "/v1/responses/*", kNone, stored(find_response)},
+                  {verb::delete_, "/v1/responses/*", kNone, stored(delete_response)},
+                  {verb::post, "/tokenize", kJson, UnaryExchange::text_handler(core, tokenize)},
+                  {verb::post, "/detokenize", kJson, UnaryExchange::text_handler(core, detokenize)},
+                  {verb::get, "/tokenizer_info", kNone, at_once(tokenizer_info)},
+              }};
+  for (Route& route : session_routes(core)) api.routes.push_back(std::move(route));
+  return api;
+}
+
+}  // namespace recurve

@@ -1,0 +1,86 @@
+#include "server/http/server_api.h"
+
+#include <nlohmann/json.hpp>
+
+#include "server/http/body_fields.h"
+
+namespace recurve {
+namespace {
+
+using boost::beast::http::verb;
+using nlohmann::json;
+
+json load_of(const ServedModel& model) {
+  const EngineStats& stats = model.stats;
+  return {{"requests_running", stats.running.load()},
+          {"requests_waiting", model.queue.waiting()},
+          {"max_queue", model.queue.max_waiting()},
+          {"slots",
+           {{"total", stats.slots.load()},
+            {"free", stats.slots_free.load()},
+            {"running", stats.running.load()},
+            {"idle_session", stats.slots_idle.load()}}},
+          {"sessions",
+           {{"total", stats.sessions.load()},
+            {"host", stats.sessions_host.load()},
+            {"host_bytes", stats.host_bytes.load()}}},
+          {"prefixes",
+           {{"states", stats.prefix_states.load()},
+            {"bytes", stats.prefix_bytes.load()},
+            {"disk_states", stats.prefix_states_disk.load()},
+            {"disk_bytes", stats.prefix_bytes_disk.load()},
+            {"spared_tokens", stats.prefix_tokens.load()}}},
+          {"prompt_tokens", stats.prompt_tokens.load()},
+          {"generated_tokens", stats.generated_tokens.load()},
+          {"steps", stats.steps.load()},
+          {"expected_queue_seconds", stats.expected_queue_seconds.load()}};
+}
+
+void add_model(const ServedModel& model, json* load) {
+  const Chat& chat = model.text.chat;
+  (*load)["model"] = model.info.model_name;
+  (*load)["state_bytes"] = model.info.state_bytes;
+  (*load)["chat"] = chat.format != nullptr;
+  if (chat.exists) (*load)["chat_problem"] = chat.problem;
+}
+
+Route::Respond load_handler(const ServerCore& core) {
+  return [&core](const HttpRequest& request) {
+    if (const auto refusal = core.availability()) return refusal_response(request, *refusal);
+    const std::shared_ptr<ServedModel> model = core.model();
+    json load = load_of(*model);
+    load["object"] = "load";
+    load["version"] = core.options.version;
+    load["uptime_seconds"] = seconds_between(core.started, Clock::now());
+    add_model(*model, &load);
+    return response({.body = dump(load),
+                     .keep_alive = request.keep_alive,
+                     .request_id = request.request_id,
+                     .headers = "Cache-Control: no-store\r\n"});
+  };
+}
+
+}  // namespace
+
+HttpApi server_api(ServerCore& core) {
+  const auto health = json_handler(core, [&core](const HttpRequest&, json* object) {
+    *object = {{"status", "ok"}};
+    if (!core.durable()) (*object)["durability"] = "unavailable";
+    return Refused();
+  });
+  const Route::Respond metrics = [&core](const HttpRequest& request) {
+    return response({.body = core.metrics.text(),
+                     .content_type = "text/plain; version=0.0.4; charset=utf-8",
+                     .keep_alive = request.keep_alive,
+                     .request_id = request.request_id});
+  };
+  return {.routes = {{verb::get, "/health", Route::Body::kNone, health, Role::kNobody},
+                     {verb::get, "/metrics", Route::Body::kNone, metrics, Role::kObserver}}};
+}
+
+HttpApi load_api(const ServerCore& core) {
+  return {
+      .routes = {{verb::get, "/v1/load", Route::Body::kNone, load_handler(core), Role::kObserver}}};
+}
+
+}  // namespace recurve
