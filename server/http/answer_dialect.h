@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,41 +10,45 @@
 #include "server/serving/events.h"
 #include "server/serving/gathered_answer.h"
 #include "server/serving/text_request.h"
+#include "server/serving/validate.h"
 #include "server/text/work_limits.h"
 
 namespace recurve {
 
-// How a request for answers is read and what is said to it: one resource of a dialect. One thread
-// at a time.
+// How a resource of a dialect reads a request for answers and writes its response. One thread at a
+// time.
 class AnswerDialect {
  public:
   virtual ~AnswerDialect() = default;
 
-  // What the body asks for: at least one request, each with an answer of its own. Once, on a text
-  // thread; may throw WorkUnwanted as `limits` have it.
+  // Reads the body into at least one request, each with a separate answer. Once, on a text thread;
+  // may throw WorkUnwanted as `limits` require it.
   virtual Refused read(std::string body, const WorkLimits& limits,
                        std::vector<TextRequest>* asked) = 0;
-  // What has to be done before the requests begin; calls `go` once, from any thread, now or later.
-  virtual void prepare(std::vector<TextRequest>* asked, std::function<void(Refused)> go) {
-    (void)asked;
-    go({});
+  // Does what must happen before the requests begin. True: they can begin at once. Otherwise `go`
+  // is called once, from any thread, when they can.
+  virtual bool prepare(std::vector<TextRequest>* asked, std::function<void(Refused)> go) {
+    (void)asked, (void)go;
+    return true;
   }
+  // Request `index`, if read() has validated it; null: it has not.
+  virtual std::unique_ptr<ParsedRequest> take_parsed(size_t) { return nullptr; }
 
-  // Once the body has been read: whether events are sent as they come.
+  // Known after read(): whether events are sent as they come.
   virtual bool streams() const = 0;
-  // What it has in memory at the end; nothing where all goes out as it comes.
+  // What is in memory when the answer ends; nothing if all of it was sent before.
   virtual std::optional<GatheredForm> gathers() const {
     return streams() ? std::nullopt : std::optional(kGatheredChoices);
   }
-  // What has come of request `index`. Of a stream, what is to be sent for it.
+  // Adds an event of request `index`. Returns the bytes to send for it in a stream.
   virtual std::string take(size_t index, const AnswerEvent& event) = 0;
-  // A stream's last words, where all has come or nothing more will.
+  // The end of a stream that is complete, or that fails.
   virtual std::string stream_end() = 0;
   virtual std::string broken(const Refusal& refusal) = 0;
-  // Without a stream: the whole, once all has come.
+  // The complete response, if it is no stream.
   virtual std::string whole() = 0;
 
-  // Nothing more will be asked of it: the answers are complete, or not wanted any more.
+  // The last call: the answers are complete, or not needed any more.
   virtual void ended(bool complete) { (void)complete; }
 };
 

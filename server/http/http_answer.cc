@@ -16,17 +16,23 @@ namespace recurve {
 
 class HttpAnswer::Part final : public AnswerSink {
  public:
-  Part(HttpAnswer& owner, size_t index, TextRequest asked)
+  Part(HttpAnswer& owner, size_t index, TextRequest asked, std::unique_ptr<ParsedRequest> parsed)
       : owner_(owner),
         index_(index),
         asked_(std::move(asked)),
+        parsed_(std::move(parsed)),
         call_(new Generation(owner.core_, *this)) {}
 
-  void open(const std::string& id) {
+  void open(const std::string& id, std::optional<size_t> waited) {
     alive_ = owner_.self_;
     asked_.id = id;
-    const auto bytes = static_cast<int64_t>(bytes_to_read(asked_));
-    call_->open(owner_.request_.caller, {.bytes = bytes, .held_by_door = true}, id);
+    CallMessage message{.held_by_door = true, .waited = waited};
+    if (parsed_ != nullptr) {
+      message.waited = 0;
+    } else {
+      message.bytes = static_cast<int64_t>(bytes_to_read(asked_));
+    }
+    call_->open(owner_.request_.caller, message, id);
   }
   void left() { call_->left(); }
   void written() {
@@ -39,6 +45,7 @@ class HttpAnswer::Part final : public AnswerSink {
     *asked = std::move(asked_);
     return {};
   }
+  std::unique_ptr<ParsedRequest> take_parsed() override { return std::move(parsed_); }
   void send(AnswerEvent event) override { owner_.send(index_, event); }
   std::optional<Clock::time_point> deadline() const override { return owner_.deadline_; }
   std::string peer() const override { return owner_.connection_->peer(); }
@@ -58,7 +65,7 @@ class HttpAnswer::Part final : public AnswerSink {
   bool finished() const override { return finished_; }
   void flush() override {
     if (finishing_ && !std::exchange(finished_, true)) owner_.part_finished(refusal_);
-    owner_.push_out();
+    owner_.write_pending();
   }
   void released() override { const auto alive = std::move(alive_); }
 
@@ -66,6 +73,7 @@ class HttpAnswer::Part final : public AnswerSink {
   std::shared_ptr<HttpAnswer> alive_;  // the owner, from open() on
   const size_t index_;
   TextRequest asked_;
+  std::unique_ptr<ParsedRequest> parsed_;  // null: asked_ is to be read
   ServedCall* const call_;
   std::atomic<bool> more_{false};
 
@@ -89,7 +97,6 @@ void HttpAnswer::begin() {
   if (const Refused refused = admit()) start(refused);
 }
 
-// To the text threads, or refused.
 Refused HttpAnswer::admit() {
   if (Refused refused = core_.availability()) return refused;
   if (Refused refused = read_deadline()) return refused;
@@ -102,15 +109,15 @@ Refused HttpAnswer::admit() {
 }
 
 Refused HttpAnswer::read_deadline() {
-  const std::string& said = request_.timeout_ms;
-  if (said.empty()) return {};
+  const std::string& text = request_.timeout_ms;
+  if (text.empty()) return {};
   constexpr int64_t kMost = 1'000'000'000;
   int64_t milliseconds = 0;
-  const auto [end, error] = std::from_chars(said.data(), said.data() + said.size(), milliseconds);
-  const bool whole = error == std::errc() && end == said.data() + said.size();
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), milliseconds);
+  const bool whole = error == std::errc() && end == text.data() + text.size();
   if (!whole || milliseconds < 1 || milliseconds > kMost) {
     return invalid("x-recurve-timeout-ms", "x-recurve-timeout-ms must be in [1, {}], got \"{}\"",
-                   kMost, cut(said));
+                   kMost, cut(text));
   }
   deadline_ = arrival_ + std::chrono::milliseconds(milliseconds);
   return {};
@@ -118,8 +125,10 @@ Refused HttpAnswer::read_deadline() {
 
 void HttpAnswer::run() {
   const auto alive = self_;
+  const size_t bytes = request_.body.size();
   if (const Refused refused = read()) return start(refused);
-  dialect_->prepare(&asked_, [self = self_](const Refused& refused) { self->start(refused); });
+  const auto go = [self = self_](const Refused& refused) { self->start(refused); };
+  if (dialect_->prepare(&asked_, go)) start({}, bytes);
 }
 
 Refused HttpAnswer::read() {
@@ -131,10 +140,10 @@ Refused HttpAnswer::read() {
   return refused;
 }
 
-// Where no call says it, this reports the refusal.
-void HttpAnswer::start(Refused refused) {
+// Reports a refusal that no call reports.
+void HttpAnswer::start(Refused refused, std::optional<size_t> waited) {
   const auto alive = self_;
-  if (!refused) refused = open_parts();
+  if (!refused) refused = open_parts(waited);
   if (!refused) return;
   counted_as_ = CountedAs::kRefused;
   core_.registry.refused();
@@ -154,10 +163,10 @@ void HttpAnswer::start(Refused refused) {
     fail(*refused);
     conclude();
   }
-  push_out();
+  write_pending();
 }
 
-Refused HttpAnswer::open_parts() {
+Refused HttpAnswer::open_parts(std::optional<size_t> waited) {
   if (const auto form = dialect_->gathers()) {
     const Refused refused =
         hold_gathered(core_, model_->text, request_.caller, asked_, *form, &gathered_share_);
@@ -177,17 +186,19 @@ Refused HttpAnswer::open_parts() {
   core_.registry.leave(this);
   core_.registry.gone(/*was_refused=*/false);
   // They live until all have finished, the last of which is opened here.
-  for (size_t p = 0; p < parts; ++p) parts_[p]->open(id_of(p));
+  for (size_t p = 0; p < parts; ++p) parts_[p]->open(id_of(p), waited);
   return {};
 }
 
-// As many as there is memory for.
+// As many parts as memory allows.
 Refused HttpAnswer::make_parts() {
   try {
     parts_.reserve(asked_.size());
     for (TextRequest& asked : asked_) {
       changes_session_ |= !asked.session.empty() && !asked.session_is_kept;
-      parts_.push_back(std::make_unique<Part>(*this, parts_.size(), std::move(asked)));
+      auto parsed = dialect_->take_parsed(parts_.size());
+      parts_.push_back(
+          std::make_unique<Part>(*this, parts_.size(), std::move(asked), std::move(parsed)));
     }
     return {};
   } catch (const std::bad_alloc&) {
@@ -195,7 +206,7 @@ Refused HttpAnswer::make_parts() {
   }
 }
 
-// Of several, the first has the request's own, by which it can be aborted with all others.
+// The first part has the id of the request: to abort it is to abort all.
 std::string HttpAnswer::id_of(size_t part) const {
   return part == 0 ? request_.request_id : fmt::format("{}.{}", request_.request_id, part);
 }
@@ -215,14 +226,14 @@ void HttpAnswer::part_finished(const Refused& refusal) {
   if (--unfinished_ == 0) conclude();
 }
 
-// The others are of no use without it.
+// Cancels the other parts, which are useless without this one.
 void HttpAnswer::fail(const Refused& refusal) {
   if (refusal_) return;
   refusal_ = refusal;
   for (const auto& part : parts_) part->left();
 }
 
-// A refusal is a response of its own as long as nothing else has been said.
+// A refusal is the response if nothing of a stream was sent before.
 void HttpAnswer::conclude() {
   ended_ = true;
   if (!refusal_ && !streaming_) {
@@ -238,8 +249,8 @@ void HttpAnswer::conclude() {
   dialect_->ended(!refusal_);
 }
 
-// What waits goes on its way, unless something is on it: then it goes when that is through.
-void HttpAnswer::push_out() {
+// Writes what is pending, unless a write is under way: written() calls this again.
+void HttpAnswer::write_pending() {
   std::lock_guard lock(mutex_);
   if (gone_) pending_.clear();
   if (writing_ || last_) return;
@@ -271,12 +282,12 @@ void HttpAnswer::discard() {
 void HttpAnswer::written(bool ok) {
   writing_ = false;
   if (!ok) client_left();
-  push_out();  // also where the client had left before: then the end waited for this alone
+  write_pending();  // also if the client had disconnected: the end waited for this write
   std::lock_guard lock(mutex_);
   for (const auto& part : parts_) part->written();
 }
 
-// A stream that has nothing to say, as its prompt is long or waits, has a comment.
+// A stream without an event, as its prompt is long or waits, sends a comment.
 void HttpAnswer::silent() {
   {
     std::lock_guard lock(mutex_);
@@ -284,7 +295,7 @@ void HttpAnswer::silent() {
     streaming_ = true;
     pending_ = chunk(": waiting\n\n", request_.chunked);
   }
-  push_out();
+  write_pending();
 }
 
 void HttpAnswer::client_left() {
@@ -295,7 +306,7 @@ void HttpAnswer::client_left() {
     if (gone_.exchange(true)) return;
     for (const auto& part : parts_) part->left();
   }
-  push_out();
+  write_pending();
 }
 
 void HttpAnswer::abort(CallRegistry::Reason) { unwanted_ = true; }

@@ -13,9 +13,9 @@
 
 namespace recurve {
 
-// A request for answers, to one prompt or to several that run side by side: a body on its way in,
-// answers on their way out. It is read on a text thread; then each answer is a call of its own,
-// with its own strand, and what they say goes out in the order in which it comes.
+// A request for answers, to one prompt or to several that run concurrently. A text thread reads the
+// body and begins the answers. Each answer is a separate call with a separate strand; their events
+// are sent in the order in which they are written.
 class HttpAnswer final : public Exchange, private CallRegistry::Call, private Executor::Task {
  public:
   HttpAnswer(std::shared_ptr<Connection> connection, ServerCore& core, HttpRequest request,
@@ -29,7 +29,7 @@ class HttpAnswer final : public Exchange, private CallRegistry::Call, private Ex
   void done() override;
 
  private:
-  // The door of one answer.
+  // One answer.
   class Part;
 
   void run() override;
@@ -37,15 +37,15 @@ class HttpAnswer final : public Exchange, private CallRegistry::Call, private Ex
   Refused admit();
   Refused read_deadline();
   Refused read();
-  void start(Refused refused);
-  Refused open_parts();
+  void start(Refused refused, std::optional<size_t> waited = {});
+  Refused open_parts(std::optional<size_t> waited);
   Refused make_parts();
   std::string id_of(size_t part) const;
 
-  // What the parts say; any thread.
+  // Called by the parts, on any thread.
   void send(size_t part, const AnswerEvent& event);
   void part_finished(const Refused& refusal);
-  void push_out();
+  void write_pending();
   size_t unsent() const;
   void discard();
 
@@ -53,7 +53,7 @@ class HttpAnswer final : public Exchange, private CallRegistry::Call, private Ex
   void conclude();
   void fail(const Refused& refusal);
 
-  // Among the calls under way: one call while it is read, then as many as there are parts.
+  // In the registry it is one call while it is read, then as many as there are parts.
   enum class CountedAs { kItself, kRefused, kParts };
 
   const Clock::time_point arrival_ = Clock::now();
@@ -62,7 +62,7 @@ class HttpAnswer final : public Exchange, private CallRegistry::Call, private Ex
   CountedAs counted_as_ = CountedAs::kItself;
   std::shared_ptr<HttpAnswer> self_;
   ByteBudget::Share body_share_;
-  ByteBudget::Share gathered_share_;  // of the answer, where it is gathered
+  ByteBudget::Share gathered_share_;  // for the answer, if it is gathered
   HttpRequest request_;
   std::optional<Clock::time_point> deadline_;
   std::vector<TextRequest> asked_;
@@ -74,13 +74,13 @@ class HttpAnswer final : public Exchange, private CallRegistry::Call, private Ex
   size_t unfinished_ = 0;                     // of them
   Refused refusal_;                           // the first
   std::string pending_;
-  bool changes_session_ = false;  // that the client has named
+  bool changes_session_ = false;  // one that the client has named
   bool accepted_ = false;         // by the engine: a session may have absorbed something
-  bool is_read_ = false;          // whether it is a stream is known
-  bool streaming_ = false;        // it has begun: a refusal is no response of its own any more
+  bool is_read_ = false;          // dialect_->streams() is known
+  bool streaming_ = false;        // the stream has begun: a refusal is a part of it
   bool head_sent_ = false;        // of the stream
-  bool ended_ = false;            // nothing more will be said
-  bool last_ = false;             // and it is on its way
+  bool ended_ = false;            // pending_ has the end of the response
+  bool last_ = false;             // the end is being written
   std::atomic<bool> writing_{false}, gone_{false};
 };
 

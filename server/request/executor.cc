@@ -115,6 +115,14 @@ void Strand::post() {
   executor_.post(this, waited_to_read_, share_);
 }
 
+bool Strand::launch_here(size_t bytes, size_t waited) {
+  using Lanes = TaskLanes<Executor::Task>;
+  if (Lanes::lane_of(bytes) > Lanes::lane_of(waited)) return false;
+  waited_to_read_ = waited;
+  run();
+  return true;
+}
+
 bool Strand::may_read(size_t bytes) {
   using Lanes = TaskLanes<Executor::Task>;
   if (Lanes::lane_of(bytes) <= Lanes::lane_of(waited_to_read_)) return true;

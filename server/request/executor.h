@@ -87,6 +87,10 @@ class Strand : private Executor::Task {
     waited_to_read_ = bytes;
     return other.try_post(this, bytes, most, share_);
   }
+  // The first work(), on this thread and before this returns, after which the strand may be gone.
+  // False, and nothing is launched, if it would read so much that it has to wait longer than this
+  // thread's task did, which reads `waited` bytes.
+  bool launch_here(size_t bytes, size_t waited);
   // Of work(): whether it may read so many bytes now. If it has not waited among tasks that are
   // about as long, it may not, and is called again once it has.
   bool may_read(size_t bytes);

@@ -6,11 +6,15 @@
 namespace recurve {
 
 Refused Generation::begin() {
-  TextRequest asked;
   ParsedRequest& parsed = parsed_.emplace();
-  Refused refused = door_.read(&asked);
-  if (!refused) refused = validate(std::move(asked), model_->text, limits(), &parsed);
-  if (refused) return refused;
+  if (const auto ready = door_.take_parsed()) {
+    parsed = std::move(*ready);
+  } else {
+    TextRequest asked;
+    Refused refused = door_.read(&asked);
+    if (!refused) refused = validate(std::move(asked), model_->text, limits(), &parsed);
+    if (refused) return refused;
+  }
   acknowledges_ = parsed.request.wait_for_acknowledgement;
   logprobs_ = parsed.request.sampling.logprobs >= 0;
   seed_ = parsed.request.sampling.seed;

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -15,6 +16,8 @@ class AnswerSink : public ResponseSink {
  public:
   // What was asked for; on a text thread, as it may be long. Once.
   virtual Refused read(TextRequest* asked) = 0;
+  // The same, validated; null: it is to be read.
+  virtual std::unique_ptr<ParsedRequest> take_parsed() { return nullptr; }
   // Waits to be written. RequestAccepted first and AnswerEnd last, unless finish() has a refusal.
   virtual void send(AnswerEvent event) = 0;
 

@@ -37,8 +37,10 @@ void ServedCall::open(const Identity& caller, CallMessage message, const std::st
   set_share(caller.share());
   refusal_ = admit(message, id);
   if (!refusal_) {
+    const auto bytes = static_cast<size_t>(message.bytes);
+    if (message.waited && launch_here(bytes, *message.waited)) return;
     const auto most = static_cast<size_t>(core_.options.max_tokenising);
-    if (launch_on(core_.text_threads, static_cast<size_t>(message.bytes), most)) return;
+    if (launch_on(core_.text_threads, bytes, most)) return;
     refusal_ = refuse(EndReason::kManyWaiting);
   }
   core_.registry.refused();

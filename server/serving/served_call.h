@@ -1,6 +1,7 @@
 #pragma once
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,9 @@ namespace recurve {
 struct CallMessage {
   int64_t bytes = 0;
   bool held_by_door = false;
+  // Set on a text thread, by a task that reads so many bytes: the call begins within it if its
+  // message is not longer. Zero where nothing is left to read.
+  std::optional<size_t> waited = {};
 };
 
 // A call that puts one request to the engine and passes on what comes of it, whatever the protocol:

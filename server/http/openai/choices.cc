@@ -1,5 +1,7 @@
 #include "server/http/openai/choices.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -9,8 +11,6 @@
 namespace recurve {
 
 using nlohmann::json;
-
-std::string sse(const json& value) { return "data: " + dump(value) + "\n\n"; }
 
 namespace {
 
@@ -31,13 +31,13 @@ void add_calls(const std::vector<ToolCallPart>& parts, std::vector<ToolCallPart>
   }
 }
 
-// What is out of range is refused before there is an answer.
+// A number out of range is refused before there is an answer.
 void Choices::allot(size_t requests) {
   form_.choices = std::clamp(form_.choices, 1, std::max(model_->text.max_choices, 1));
   choices_.resize(first_choice(requests));
   accepted_.resize(requests);
   generated_.resize(requests);
-  spared_.resize(requests);
+  saved_.resize(requests);
   begun_.resize(requests);
 }
 
@@ -52,11 +52,11 @@ json Choices::object() const {
           {"model", model_->info.model_name}};
 }
 
-// What a session, or another prompt that began alike, had absorbed before counts as cached.
+// Tokens of a session's state, or of a shared prefix, count as cached.
 json Choices::usage() const {
   int64_t prompt = 0, cached = 0, generated = 0;
   for (size_t r = 0; r < accepted_.size(); ++r) {
-    cached += accepted_[r].session_position + spared_[r];
+    cached += accepted_[r].session_position + saved_[r];
     prompt += accepted_[r].session_position + accepted_[r].prompt_tokens;
     generated += generated_[r];
   }
@@ -66,11 +66,19 @@ json Choices::usage() const {
           {"prompt_tokens_details", {{"cached_tokens", cached}}}};
 }
 
-std::string Choices::event(json choices) const {
-  json event = object();
-  event["choices"] = std::move(choices);
-  if (form_.usage_each) event["usage"] = usage();
-  return sse(event);
+// The fields of object(), which follow "choices" in each event.
+const std::string& Choices::constant_fields() const {
+  if (constant_fields_.empty()) {
+    constant_fields_ = dump(object());
+    constant_fields_.front() = ',';
+    constant_fields_.pop_back();
+  }
+  return constant_fields_;
+}
+
+std::string Choices::event(const json& choices) const {
+  const std::string end = form_.usage_each ? fmt::format(",\"usage\":{}", dump(usage())) : "";
+  return fmt::format("data: {{\"choices\":{}{}{}}}\n\n", dump(choices), constant_fields(), end);
 }
 
 void Choices::advance(int32_t token, Choice* choice) const {
@@ -119,7 +127,7 @@ std::string Choices::write(size_t index, const AnswerDelta& delta) {
 std::string Choices::write(size_t index, const AnswerEnd& end) {
   std::string events = begin_once(index);
   accepted_[index].prompt_tokens = end.usage.prompt_tokens;
-  spared_[index] = end.usage.prefix.tokens;
+  saved_[index] = end.usage.prefix.tokens;
   generated_[index] = end.usage.generated_tokens;
   for (size_t c = 0; c < end.choices.size(); ++c) {
     const size_t at = first_choice(index) + c;
@@ -140,15 +148,15 @@ std::string Choices::write(size_t index, const AnswerEnd& end) {
 std::string Choices::stream_end() {
   std::string events;
   if (form_.usage) {
-    json last = object();
-    last["choices"] = json::array();
-    last["usage"] = usage();
-    events = sse(last);
+    events = fmt::format("data: {{\"choices\":[]{},\"usage\":{}}}\n\n", constant_fields(),
+                         dump(usage()));
   }
   return events + "data: [DONE]\n\n";
 }
 
-std::string Choices::broken(const Refusal& refusal) { return sse(error_of(refusal)); }
+std::string Choices::broken(const Refusal& refusal) {
+  return fmt::format("data: {}\n\n", dump(error_of(refusal)));
+}
 
 std::string Choices::whole() {
   json all = object();

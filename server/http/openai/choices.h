@@ -13,7 +13,7 @@
 
 namespace recurve {
 
-// What completions and chat completions have in common: answers are choices, as chunks of a stream
+// The common part of completions and chat completions: answers are choices, as chunks of a stream
 // or gathered in one object.
 class Choices : public AnswerDialect {
  public:
@@ -28,20 +28,20 @@ class Choices : public AnswerDialect {
   Choices(const ServerCore& core, const HttpRequest& request)
       : core_(core), id_(request.request_id), created_(std::time(nullptr)) {}
 
-  // What is known of a choice so far.
+  // A choice so far.
   struct Choice {
     std::string text = {};
-    std::vector<ToolCallPart> calls = {};  // whole ones, but for the last
+    std::vector<ToolCallPart> calls = {};  // complete, except the last
     nlohmann::json logprobs = nullptr;
     const char* finish_reason = nullptr;
     size_t offset = 0;   // of the next token in the text, in characters
     bool begun = false;  // something of it has been sent
   };
 
-  // What the two say differently.
+  // Where the two differ.
   virtual const char* id_prefix() const = 0;
   virtual const char* object_name() const = 0;
-  // What is said of a choice: all of it, or what is new of it in a stream.
+  // A choice for a response: all of it, or what is new of it in a stream.
   struct Part {
     size_t choice = 0;
     const std::string& text;
@@ -54,14 +54,14 @@ class Choices : public AnswerDialect {
   // Appends a token to the logprobs of a choice, which are null before the first.
   virtual void add_logprobs(const SampledToken& token, const Choice& choice,
                             nlohmann::json* to) const = 0;
-  // The tokens of request `index`'s prompt have been scored, as was asked for.
+  // The scored tokens of request `index`'s prompt.
   virtual void add_scored(size_t, const std::vector<SampledToken>&) {}
-  // Before the first that is said of request `index`'s answers. Of a stream, what is to be sent.
+  // Called before the first event of request `index`. Returns events that a stream sends first.
   virtual std::string begin_answers(size_t) { return {}; }
 
-  // Of request `index`, the first of its choices.
+  // The first choice of request `index`.
   size_t first_choice(size_t index) const { return index * static_cast<size_t>(form_.choices); }
-  std::string event(nlohmann::json choices) const;
+  std::string event(const nlohmann::json& choices) const;
   const Tokenizer& tokenizer() const { return *model_->text.tokenizer; }
   void advance(int32_t token, Choice* choice) const;
 
@@ -80,18 +80,17 @@ class Choices : public AnswerDialect {
   std::string begin_once(size_t index);
   nlohmann::json object() const;
   nlohmann::json usage() const;
+  const std::string& constant_fields() const;
 
   const std::string id_;
   const std::time_t created_;
   std::vector<int64_t> generated_;  // tokens, a request
-  std::vector<int64_t> spared_;  // of its prompt, by what another one had left; once it has ended
-  std::vector<bool> begun_;      // a request
+  std::vector<int64_t> saved_;      // tokens of its prompt, by the prefix cache; set at its end
+  std::vector<bool> begun_;         // a request
+  mutable std::string constant_fields_;
 };
 
-// Puts parts together to calls.
+// Assembles calls from their parts.
 void add_calls(const std::vector<ToolCallPart>& parts, std::vector<ToolCallPart>* calls);
-
-// An event of a stream.
-std::string sse(const nlohmann::json& value);
 
 }  // namespace recurve

@@ -1,8 +1,10 @@
 // A dialect that the HTTP server does not know: what adding one takes.
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <latch>
 #include <memory>
+#include <thread>
 
 #include "server/http/http_answer.h"
 #include "tests/support/http_fixture.h"
@@ -15,16 +17,21 @@ using testing::json;
 // Its body is the prompt, and its answer {"echo": TEXT}.
 class Echo final : public AnswerDialect {
  public:
+  static inline std::atomic<std::thread::id> reader;
+
   explicit Echo(std::shared_ptr<std::latch> after) : after_(std::move(after)) {}
 
   Refused read(std::string body, const WorkLimits&, std::vector<TextRequest>* asked) override {
+    reader = std::this_thread::get_id();
     if (body == "{}") return invalid("body", "there is nothing to echo");
     asked->push_back({.prompt = std::move(body)});
     return {};
   }
-  void prepare(std::vector<TextRequest>*, std::function<void(Refused)> go) override {
+  bool prepare(std::vector<TextRequest>*, std::function<void(Refused)> go) override {
+    if (after_ == nullptr) return true;
     go({});
-    if (after_ != nullptr) after_->wait();
+    after_->wait();
+    return false;
   }
   bool streams() const override { return false; }
   std::string take(size_t, const AnswerEvent& event) override {
@@ -80,6 +87,19 @@ TEST_F(HttpDialectTest, ItsErrorsHaveItsForm) {
   EXPECT_EQ(ask("DELETE /echo").object()["with"], 405);
   EXPECT_EQ(ask("POST /echo").object()["with"], 415);
   EXPECT_EQ(ask("GET /nothing").object()["error"]["message"], "unknown endpoint /nothing");
+}
+
+// A body is read and its prompt tokenized by one task of a text thread, of which there are two.
+TEST_F(HttpDialectTest, ARequestHopsToATextThreadOnce) {
+  static std::atomic<int> elsewhere;
+  elsewhere = 0;
+  start_with(echo_api(core_));
+  FakeTokenizer::before_push = [](std::string_view) {
+    if (std::this_thread::get_id() != Echo::reader.load()) ++elsewhere;
+  };
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(post("/echo", json("hello")).status, 200);
+  FakeTokenizer::before_push = nullptr;
+  EXPECT_EQ(elsewhere, 0);
 }
 
 // The text thread that began an answer may be the last to have a reference to it.

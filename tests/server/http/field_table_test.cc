@@ -124,10 +124,10 @@ TEST_F(FieldTableTest, ConstraintsHaveNoFieldsThatAreDropped) {
   refuse(outputs, R"({"disable_fallback":true})", "must say what the answer is");
   refuse(outputs, R"({"regex":"a","whitespace_pattern":" "})", "is not supported here");
   refuse(outputs, R"({"regex":"a","disable_any_whitespace":true})", "not supported");
-  refuse(outputs, R"({"regex":"a","choice":["a"]})", "may not stand beside");
-  refuse(outputs, R"({"structural_tag":"x"})", "an object of JSON");
+  refuse(outputs, R"({"regex":"a","choice":["a"]})", "must not be combined with");
+  refuse(outputs, R"({"structural_tag":"x"})", "a JSON object");
   refuse(outputs, R"("json")", "must be an object");
-  refuse("guided_choice", R"("a")", "must be a list of texts");
+  refuse("guided_choice", R"("a")", "must be a list of strings");
 }
 
 TEST_F(FieldTableTest, WhatConstrainsReachesTheEngine) {

@@ -1,7 +1,9 @@
-// The resources of OpenAI's dialect beside plain answers, over real sockets, before a fake engine.
+// The resources of OpenAI's dialect other than plain answers, over real sockets, before a fake
+// engine.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -223,7 +225,7 @@ TEST_F(ResourcesTest, WhatIsWrongWithSessionsIsSaid) {
   EXPECT_EQ(ask("GET /v1/sessions/a/b/c").status, 404);
 }
 
-TEST_F(ResourcesTest, AResponseIsKeptAsASessionThatNobodyCanName) {
+TEST_F(ResourcesTest, AResponseIsStoredAsASessionWithoutAPublicName) {
   start();
   engine_->answer_sessions(session("s"));
   const auto got = post("/v1/responses", response("hi"));
@@ -275,6 +277,31 @@ TEST_F(ResourcesTest, OtherInstructionsReadTheConversationAnew) {
   EXPECT_EQ(last_command().kind, Kind::kOpen);
   EXPECT_EQ(object["output"][0]["content"][0]["text"],
             "s:be long|u:hi|a:s:be brief|u:hi|a:|u:on|a:");
+}
+
+// As a session begins with it and as one continues with it; without a session as it is.
+TEST_F(ResourcesTest, AResponsesPromptIsTokenizedOnceForEachUse) {
+  static std::atomic<int> reads;
+  FakeTokenizer::before_push = [](std::string_view text) {
+    if (text.find("marker") != std::string_view::npos) ++reads;
+  };
+  start();
+  engine_->answer_sessions(session("s"));
+  const auto reads_of = [&](const json& body) {
+    reads = 0;
+    const auto got = post("/v1/responses", body);
+    EXPECT_EQ(got.status, 200) << got.body;
+    return reads.load();
+  };
+  EXPECT_EQ(reads_of(response("marker")), 2);
+  json body = response("marker");
+  body["store"] = false;
+  EXPECT_EQ(reads_of(body), 1);
+  body = response("marker");
+  body["previous_response_id"] = post("/v1/responses", response("hi")).object()["id"];
+  EXPECT_EQ(reads_of(body), 2);
+  EXPECT_EQ(last_command().kind, Kind::kFork);
+  FakeTokenizer::before_push = nullptr;
 }
 
 TEST_F(ResourcesTest, AStateThatHasGoneIsMadeAgain) {

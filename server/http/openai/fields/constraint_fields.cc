@@ -24,7 +24,7 @@ const ClientJson* find_in(const ClientJson& object, const char* name) {
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
-// A text, or the JSON that it would be.
+// A string, or JSON as its text.
 std::string text_or_json(const ClientJson& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
@@ -44,7 +44,7 @@ ConstraintText schema_of(const ClientJson* schema, const std::string& field) {
   throw BadField(name, name + " is not supported here: leave it out");
 }
 
-// A constraint that is not read must not be dropped in silence.
+// A constraint that is not supported must not be ignored.
 void check_keys(const ClientJson& object, const std::string& field,
                 std::initializer_list<std::string_view> known) {
   if (!object.is_object()) throw BadField(field, field + " must be an object");
@@ -54,33 +54,33 @@ void check_keys(const ClientJson& object, const std::string& field,
   }
 }
 
-// {"type": ...}, with the schema in "json_schema", or beside the type where `flat`.
+// {"type": ...}, with the schema in "json_schema", or next to the type if `flat`.
 std::optional<ConstraintText> format_of(const ClientJson& format, const std::string& field,
                                         bool flat) {
   const ClientJson* type = find_in(format, "type");
-  const std::string said = type != nullptr && type->is_string() ? type->get<std::string>() : "";
-  if (said == "text") {
+  const std::string name = type != nullptr && type->is_string() ? type->get<std::string>() : "";
+  if (name == "text") {
     check_keys(format, field, {"type"});
     return std::nullopt;
   }
-  if (said == "json_object") {
+  if (name == "json_object") {
     check_keys(format, field, {"type", "schema"});
     const ClientJson* schema = find_in(format, "schema");
     return ConstraintText{Form::kJsonSchema,
                           schema == nullptr ? R"({"type":"object"})" : schema->dump()};
   }
-  if (said == "json_schema" && flat) {
+  if (name == "json_schema" && flat) {
     check_keys(format, field, {"type", "name", "description", "schema", "strict"});
     return schema_of(find_in(format, "schema"), field);
   }
-  if (said == "json_schema") {
+  if (name == "json_schema") {
     check_keys(format, field, {"type", "json_schema"});
     const ClientJson* holder = find_in(format, "json_schema");
     if (holder == nullptr) return schema_of(nullptr, field);
     check_keys(*holder, field + ".json_schema", {"name", "description", "schema", "strict"});
     return schema_of(find_in(*holder, "schema"), field);
   }
-  if (said == "structural_tag") {
+  if (name == "structural_tag") {
     ClientJson tags = format;
     tags.erase("type");
     return ConstraintText{Form::kStructuralTag, tags.dump()};
@@ -90,7 +90,7 @@ std::optional<ConstraintText> format_of(const ClientJson& format, const std::str
                             "\"structural_tag\"");
 }
 
-// What an answer must be, by the names that other servers have for it.
+// Readers of the constraint fields of other servers.
 using Read = std::optional<ConstraintText> (*)(const ClientJson& value, const std::string& field);
 
 std::optional<ConstraintText> json_of(const ClientJson& value, const std::string&) {
@@ -119,7 +119,7 @@ std::optional<ConstraintText> tags_of(const ClientJson& value, const std::string
   rest.erase("type");
   return ConstraintText{Form::kStructuralTag, rest.dump()};
 }
-// Of an option that is off.
+// An option that may only be false.
 std::optional<ConstraintText> off(const ClientJson& value, const std::string& field) {
   if (value.is_boolean() && !value.get<bool>()) return std::nullopt;
   throw BadField(field, field + " is not supported here: leave it out");
@@ -134,7 +134,8 @@ constexpr Named kConstraintFields[] = {
     {"guided_grammar", grammar_of}, {"regex", regex_of},        {"ebnf", grammar_of},
     {"json_schema", json_of},
 };
-// Of structured_outputs. What cannot be enforced is refused, with disable_fallback or without.
+// Fields of structured_outputs. What cannot be enforced is refused, with disable_fallback or
+// without.
 constexpr Named kStructuredOutputs[] = {
     {"json", json_of},
     {"regex", regex_of},
@@ -175,7 +176,7 @@ void read_text(const ClientJson& of_text, std::vector<Found>* found) {
   if (constraint) found->push_back({"text", *std::move(constraint)});
 }
 
-// Whether it is there; refused where it has more bytes than any constraint may have.
+// Whether the field is present. Refuses one with more bytes than a constraint may have.
 bool has_constraint(const ClientJson& body, const char* field) {
   const ClientJson* value = find(body, field);
   if (value == nullptr) return false;

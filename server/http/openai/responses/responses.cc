@@ -16,8 +16,8 @@ namespace {
 using nlohmann::json;
 using Kind = SessionCommand::Kind;
 
-// Nobody waits for it.
-void close_kept(ServedModel& model, TenantId tenant, const std::string& id) {
+// The result is not awaited.
+void close_stored(ServedModel& model, TenantId tenant, const std::string& id) {
   (void)post(model.queue, {.kind = Kind::kClose,
                            .caller = {.tenant = tenant},
                            .name = kept_name(id),
@@ -26,7 +26,7 @@ void close_kept(ServedModel& model, TenantId tenant, const std::string& id) {
 
 Refusal unknown(const std::string& id, const char* field = "") {
   return {.reason = EndReason::kNotFound,
-          .message = fmt::format("there is no response \"{}\": it was not stored, was deleted or "
+          .message = fmt::format("unknown response \"{}\": it was not stored, was deleted or "
                                  "is too old",
                                  cut(id)),
           .field = field};
@@ -40,7 +40,7 @@ bool wants_logprobs(const ClientJson& body) {
          include->end();
 }
 
-// Fields that the answer repeats, each as often as it is written.
+// Fields that the response repeats.
 constexpr const char* kRepeated[] = {"instructions", "max_output_tokens",
                                      "metadata",     "parallel_tool_calls",
                                      "temperature",  "text",
@@ -74,13 +74,14 @@ Responses::Responses(ServerCore& core, ResponseStore& store, const HttpRequest& 
       store_(store),
       caller_(request.caller),
       session_(request.session),
+      request_id_(request.request_id),
       id_(make_name("resp_")),
       created_(std::time(nullptr)),
       items_(id_.substr(5), [this](const char* type, json fields) {
         return form_.stream ? event(type, std::move(fields)) : std::string();
       }) {}
 
-// What is asked.
+// Reading.
 
 Refused Responses::read(std::string text, const WorkLimits& limits,
                         std::vector<TextRequest>* asked) {
@@ -121,20 +122,20 @@ void Responses::read_fields(ClientJson& body, size_t bytes) {
   if (const ClientJson* variables = template_variables(body)) variables_ = dump(*variables);
   const bool compared = stores_ || find(body, "previous_response_id") != nullptr;
   if (compared) definition_ = dump(json{instructions_, tools_, variables_});
-  said_ = {{"instructions", or_default(body, "instructions", nullptr)},
-           {"max_output_tokens", or_default(body, "max_output_tokens", nullptr)},
-           {"metadata", or_default(body, "metadata", json::object())},
-           {"parallel_tool_calls", or_default(body, "parallel_tool_calls", true)},
-           {"previous_response_id", or_default(body, "previous_response_id", nullptr)},
-           {"store", stores_},
-           {"temperature", or_default(body, "temperature", 1.0)},
-           {"text", or_default(body, "text", {{"format", {{"type", "text"}}}})},
-           {"tool_choice", or_default(body, "tool_choice", "auto")},
-           {"tools", or_default(body, "tools", json::array())},
-           {"top_logprobs", or_default(body, "top_logprobs", 0)},
-           {"top_p", or_default(body, "top_p", 1.0)},
-           {"truncation", or_default(body, "truncation", "disabled")},
-           {"user", or_default(body, "user", nullptr)}};
+  repeated_ = {{"instructions", or_default(body, "instructions", nullptr)},
+               {"max_output_tokens", or_default(body, "max_output_tokens", nullptr)},
+               {"metadata", or_default(body, "metadata", json::object())},
+               {"parallel_tool_calls", or_default(body, "parallel_tool_calls", true)},
+               {"previous_response_id", or_default(body, "previous_response_id", nullptr)},
+               {"store", stores_},
+               {"temperature", or_default(body, "temperature", 1.0)},
+               {"text", or_default(body, "text", {{"format", {{"type", "text"}}}})},
+               {"tool_choice", or_default(body, "tool_choice", "auto")},
+               {"tools", or_default(body, "tools", json::array())},
+               {"top_logprobs", or_default(body, "top_logprobs", 0)},
+               {"top_p", or_default(body, "top_p", 1.0)},
+               {"truncation", or_default(body, "truncation", "disabled")},
+               {"user", or_default(body, "user", nullptr)}};
   input_ = take_messages_of_input(body, bytes);
 }
 
@@ -149,29 +150,43 @@ Refused Responses::read_previous(const std::string& id) {
                  most, bytes);
 }
 
-// Whether a state can be gone on from, and kept, is known before anything is done with one: there
-// are templates that write earlier messages anew when others follow.
+// Whether a session can hold the state is known before one is opened: there are templates that
+// write earlier messages differently when others follow. The prompt that was read for it is the
+// request's.
 Refused Responses::choose_prompt(const WorkLimits& limits, TextRequest* asked) {
+  asked->id = request_id_;
+  Refused refused;
   if (previous_ != nullptr && previous_->definition == definition_) {
-    goes_on_ = session_can(conversation(input_), /*begin=*/false, limits);
+    refused = read_for_session(conversation(input_), /*begin=*/false, limits, *asked);
+    continues_ = parsed_ != nullptr;
   }
-  if (!goes_on_) {
-    keeps_state_ = stores_ && session_can(whole_conversation(), /*begin=*/true, limits);
+  if (!refused && !continues_ && stores_) {
+    refused = read_for_session(whole_conversation(), /*begin=*/true, limits, *asked);
+    begins_session_ = parsed_ != nullptr;
   }
-  asked->prompt = goes_on_ ? conversation(input_) : whole_conversation();
-  // What is not stored is needed again only where the state that it goes on from has gone.
-  if (!stores_ && !goes_on_) input_.clear();
-  return {};
+  if (!refused && parsed_ == nullptr) asked->prompt = whole_conversation();
+  // What is not stored is read again only if the state that it continues from has gone.
+  if (!stores_ && !continues_) input_.clear();
+  return refused;
 }
 
-// Begin with the messages, or go on with them.
-bool Responses::session_can(Conversation messages, bool begin, const WorkLimits& limits) const {
-  ParsedRequest parsed;
-  TextRequest asked{.prompt = std::move(messages), .session = id_, .prefix = PrefixWish::kOff};
-  if (validate(std::move(asked), model_->text, limits, &parsed)) return false;
-  const Request& request = parsed.request;
-  if (begin) return request.prompt.refusal.empty();
-  return request.continued_prompt && request.continued_prompt->refusal.empty();
+// Sets parsed_ if a session can begin with the messages, or continue with them.
+Refused Responses::read_for_session(Conversation messages, bool begin, const WorkLimits& limits,
+                                    const TextRequest& asked) {
+  TextRequest in_session = asked;
+  in_session.prompt = std::move(messages);
+  in_session.session = id_;
+  in_session.session_is_kept = true;
+  auto parsed = std::make_unique<ParsedRequest>();
+  if (Refused refused = validate(std::move(in_session), model_->text, limits, parsed.get())) {
+    const bool of_messages = refused->field == "messages" || refused->field == "prompt";
+    return of_messages ? Refused() : refused;
+  }
+  const Request& request = parsed->request;
+  const bool can = begin ? request.prompt.refusal.empty()
+                         : request.continued_prompt && request.continued_prompt->refusal.empty();
+  if (can) parsed_ = std::move(parsed);
+  return {};
 }
 
 Conversation Responses::conversation(std::vector<ChatMessage> messages) const {
@@ -193,56 +208,56 @@ Conversation Responses::whole_conversation() const {
   return conversation(std::move(messages));
 }
 
-// The session that it runs on: what is not kept needs one only to go on from another.
+// The session. An answer that is not stored needs one only to continue from another.
 
-void Responses::prepare(std::vector<TextRequest>* asked, Go go) {
+bool Responses::prepare(std::vector<TextRequest>* asked, Go go) {
   asked_ = &asked->front();
-  if (!keeps_state_ && !goes_on_) return go({});
-  make_session(std::move(go));
+  if (!begins_session_ && !continues_) return true;
+  open_session(std::move(go));
+  return false;
 }
 
-void Responses::make_session(Go go) {
+void Responses::open_session(Go go) {
   SessionCommand command{.kind = Kind::kOpen, .caller = caller_, .name = kept_name(id_)};
-  if (goes_on_) {
+  if (continues_) {
     command.kind = Kind::kFork;
     command.name = kept_name(previous_->id);
     command.other = kept_name(id_);
   }
   command.done = [this, go](SessionResult result) {
     core_.delivery_threads.post(
-        [this, go, result = std::move(result)] { session_made(result, go); });
+        [this, go, result = std::move(result)] { session_opened(result, go); });
   };
   if (const Refused refused = post(model_->queue, std::move(command))) go(refused);
 }
 
-// Where there is no room, older responses go; where the other's state has gone, its messages do.
-void Responses::session_made(const SessionResult& result, Go go) {
+// Without capacity, an older response is removed; without the earlier state, its messages are used.
+void Responses::session_opened(const SessionResult& result, Go go) {
   if (result.reason == EndReason::kDone) {
     has_session_ = true;
-    asked_->session = id_;
-    asked_->session_is_kept = true;
     return go({});
   }
-  if (goes_on_ && result.reason == EndReason::kNoSession) {
-    goes_on_ = false;
+  if (continues_ && result.reason == EndReason::kNoSession) {
+    continues_ = false;
+    parsed_.reset();
     asked_->prompt = whole_conversation();
     return go({});
   }
   if (row_of(result.reason).code == Code::kResourceExhausted) {
-    const auto spared = goes_on_ ? previous_->id : std::string();
+    const auto spared = continues_ ? previous_->id : std::string();
     if (const auto oldest = store_.erase_oldest(caller_.tenant, spared)) {
-      close_kept(*model_, caller_.tenant, *oldest);
-      return make_session(std::move(go));
+      close_stored(*model_, caller_.tenant, *oldest);
+      return open_session(std::move(go));
     }
     return go(Refusal{.reason = EndReason::kExhausted,
-                      .message = fmt::format("there is no room to keep the response: {}; or send "
+                      .message = fmt::format("no capacity to store the response: {}; or send "
                                              "store: false",
                                              result.message)});
   }
   go(refusal_of(result));
 }
 
-// What is said.
+// Writing.
 
 std::string Responses::take(size_t, const AnswerEvent& event) {
   return std::visit([&](const auto& of) { return write(of); }, event);
@@ -275,18 +290,18 @@ std::string Responses::write(const AnswerDelta& delta) {
 
 std::string Responses::write(const AnswerEnd& end) {
   accepted_.prompt_tokens = end.usage.prompt_tokens;
-  spared_ = end.usage.prefix.tokens;
+  saved_tokens_ = end.usage.prefix.tokens;
   generated_ = end.usage.generated_tokens;
   const ChoiceEnd& choice = end.choices.front();
   if (choice.reason == EndReason::kLength) {
-    cut_by_ = "max_output_tokens";
+    incomplete_reason_ = "max_output_tokens";
   } else if (choice.cut_call) {
-    cut_by_ = "stop";
+    incomplete_reason_ = "stop";
   }
-  const bool whole = cut_by_ == nullptr;
+  const bool whole = incomplete_reason_ == nullptr;
   status_ = whole ? "completed" : "incomplete";
   std::string events = items_.end(status_);
-  if (stores_) keep();
+  if (stores_) store_answer();
   if (!form_.stream) return {};
   return events +
          event(whole ? "response.completed" : "response.incomplete", {{"response", object()}});
@@ -302,22 +317,22 @@ std::string Responses::broken(const Refusal& refusal) {
 
 std::string Responses::whole() { return dump(object()); }
 
-// What the conversation's state, or another prompt that began alike, had absorbed before counts as
-// cached.
+// Tokens of the conversation's state, or of a shared prefix, count as cached.
 json Responses::usage() const {
   const int64_t input = accepted_.session_position + accepted_.prompt_tokens;
-  return {{"input_tokens", input},
-          {"input_tokens_details",
-           {{"cached_tokens", accepted_.session_position + spared_}, {"cache_write_tokens", 0}}},
-          {"output_tokens", generated_},
-          {"output_tokens_details", {{"reasoning_tokens", 0}}},
-          {"total_tokens", input + generated_}};
+  return {
+      {"input_tokens", input},
+      {"input_tokens_details",
+       {{"cached_tokens", accepted_.session_position + saved_tokens_}, {"cache_write_tokens", 0}}},
+      {"output_tokens", generated_},
+      {"output_tokens_details", {{"reasoning_tokens", 0}}},
+      {"total_tokens", input + generated_}};
 }
 
 json Responses::object() const {
   const std::string_view status = status_;
   const bool begun = status == "in_progress";
-  json object = said_;
+  json object = repeated_;
   object["id"] = id_;
   object["object"] = "response";
   object["created_at"] = static_cast<int64_t>(created_);
@@ -326,36 +341,37 @@ json Responses::object() const {
   object["background"] = false;
   object["error"] = nullptr;
   object["incomplete_details"] = nullptr;
-  if (cut_by_ != nullptr) object["incomplete_details"] = {{"reason", cut_by_}};
+  if (incomplete_reason_ != nullptr)
+    object["incomplete_details"] = {{"reason", incomplete_reason_}};
   object["output"] = begun ? json::array() : items_.list();
   object["usage"] = begun ? json(nullptr) : usage();
   return object;
 }
 
-void Responses::keep() {
+void Responses::store_answer() {
   std::vector<ChatMessage> messages = std::move(input_);
   ChatMessage& answer =
       messages.emplace_back(ChatMessage{.role = "assistant", .content = items_.text()});
   if (const auto calls = items_.calls(); !calls.empty()) {
     answer.fields_json = dump(ClientJson{{"tool_calls", calls}});
   }
-  kept_ = true;
+  stored_ = true;
   const TenantId owner = group_of(caller_.share());
   auto turn = store_.make_turn(owner, previous_ != nullptr ? previous_->turn : nullptr,
                                std::move(messages));
   const auto gone = store_.put(
       caller_.tenant, owner,
       {.id = id_, .object = object(), .turn = std::move(turn), .definition = definition_});
-  for (const auto& [tenant, id] : gone) close_kept(*model_, tenant, id);
+  for (const auto& [tenant, id] : gone) close_stored(*model_, tenant, id);
 }
 
 void Responses::ended(bool complete) {
-  if (!has_session_ || (complete && kept_)) return;
+  if (!has_session_ || (complete && stored_)) return;
   store_.erase(caller_.tenant, id_);
-  close_kept(*model_, caller_.tenant, id_);
+  close_stored(*model_, caller_.tenant, id_);
 }
 
-// What is kept.
+// Stored responses.
 
 Refused find_response(const HttpRequest& request, ServedModel& model, ResponseStore& store,
                       json* object) {
@@ -370,7 +386,7 @@ Refused delete_response(const HttpRequest& request, ServedModel& model, Response
                         json* object) {
   const std::string& id = request.names.front();
   if (!store.erase(request.caller.tenant, id)) return unknown(id);
-  close_kept(model, request.caller.tenant, id);
+  close_stored(model, request.caller.tenant, id);
   *object = {{"id", id}, {"object", "response"}, {"deleted", true}};
   return {};
 }

@@ -16,13 +16,13 @@
 
 namespace recurve {
 
-// /v1/responses: an answer that is kept, unless `store` is false, and from which conversations
+// /v1/responses: an answer that is stored, unless `store` is false, and from which conversations
 // branch by `previous_response_id`.
 //
-// A response that is kept is a session of the server's own, which nothing changes afterwards. One
-// that follows it is a fork, which absorbs only what is new, where instructions and tools are the
-// same and the chat template can go on. Otherwise the conversation is read anew from its messages,
-// which are kept too; of a template that no session can begin with, they are all that is kept.
+// A stored response has an internal session, which nothing changes afterwards. A response that
+// follows it forks the session and absorbs only what is new, if instructions and tools are the same
+// and the chat template can continue. Otherwise the conversation is read from its stored messages;
+// if the template cannot begin a session, only messages are stored.
 class Responses final : public AnswerDialect {
  public:
   // The first two outlive it.
@@ -30,9 +30,10 @@ class Responses final : public AnswerDialect {
 
   Refused read(std::string text, const WorkLimits& limits,
                std::vector<TextRequest>* asked) override;
-  void prepare(std::vector<TextRequest>* asked, std::function<void(Refused)> go) override;
+  bool prepare(std::vector<TextRequest>* asked, std::function<void(Refused)> go) override;
+  std::unique_ptr<ParsedRequest> take_parsed(size_t) override { return std::move(parsed_); }
   bool streams() const override { return form_.stream; }
-  // The last event has all of it.
+  // The last event repeats the complete response.
   std::optional<GatheredForm> gathers() const override {
     return streams() ? kGatheredEvents : kGatheredResponse;
   }
@@ -48,11 +49,12 @@ class Responses final : public AnswerDialect {
   void read_fields(ClientJson& body, size_t bytes);
   Refused read_previous(const std::string& id);
   Refused choose_prompt(const WorkLimits& limits, TextRequest* asked);
-  bool session_can(Conversation messages, bool begin, const WorkLimits& limits) const;
+  Refused read_for_session(Conversation messages, bool begin, const WorkLimits& limits,
+                           const TextRequest& asked);
   Conversation conversation(std::vector<ChatMessage> messages) const;
   Conversation whole_conversation() const;
-  void make_session(Go go);
-  void session_made(const SessionResult& result, Go go);
+  void open_session(Go go);
+  void session_opened(const SessionResult& result, Go go);
 
   std::string write(const RequestAccepted& accepted);
   std::string write(const PromptScored&) { return {}; }
@@ -61,36 +63,38 @@ class Responses final : public AnswerDialect {
   std::string event(const char* type, nlohmann::json fields);
   nlohmann::json object() const;
   nlohmann::json usage() const;
-  void keep();
+  void store_answer();
 
   ServerCore& core_;
   const std::shared_ptr<ServedModel> model_ = core_.model();
   ResponseStore& store_;
   const Identity caller_;
-  const std::string session_;  // that the header names, which none can
+  const std::string session_;  // of the header, which must have none
+  const std::string request_id_;
   const std::string id_;
   const std::time_t created_;
   OpenAiForm form_;
 
-  // What was asked.
-  nlohmann::json said_;  // the fields that the answer repeats
+  // The request.
+  nlohmann::json repeated_;  // the fields that the response repeats
   bool stores_ = true;
   std::string instructions_, tools_, variables_, definition_;
   std::vector<ChatMessage> input_;
   std::shared_ptr<const StoredResponse> previous_;  // null: none
-  bool goes_on_ = false;                            // from the state of previous_
-  bool keeps_state_ = false;                        // of its own, from the beginning
+  bool continues_ = false;                          // the session of previous_
+  bool begins_session_ = false;                     // from the beginning
   TextRequest* asked_ = nullptr;                    // until it begins
+  std::unique_ptr<ParsedRequest> parsed_;           // of a session, until it begins
 
-  // What is said.
+  // The response.
   bool has_session_ = false;
-  bool kept_ = false;
+  bool stored_ = false;
   RequestAccepted accepted_;
   int64_t generated_ = 0;
-  int64_t spared_ = 0;  // tokens of the input, by what another one had left; once it has ended
+  int64_t saved_tokens_ = 0;  // of the input, by the prefix cache; set at the end
   ResponseItems items_;
   const char* status_ = "in_progress";
-  const char* cut_by_ = nullptr;  // why the answer is incomplete
+  const char* incomplete_reason_ = nullptr;
   int64_t events_ = 0;
 };
 
