@@ -29,10 +29,10 @@ WORDS = {  # pattern, whole words, any case: what to write instead
 PATTERN = re.compile(r"(?<![A-Za-z_-])(?:" + "|".join(WORDS) + r")(?![A-Za-z_])", re.IGNORECASE)
 # The other folders of server/ are not checked yet.
 CHECKED = ["*.md", "*.sh", "*.cmake", "*CMakeLists.txt", ".github", "kernels", "model", "proto", "clients", "weights_tools", "deploy",
-           "server/crypto", "server/identity", "server/kserve", "server/net", "server/observe", "server/rpc", "server/startup/options.cc",
-           "server/text", "tests/bench", "tests/clients_of_others/kserve", "tests/clients_of_others/tls", "tests/deploy", "tests/frontends",
-           "tests/hostile", "tests/server/crypto", "tests/server/identity", "tests/server/kserve", "tests/server/net",
-           "tests/server/observe", "tests/service"]
+           "server/crypto", "server/http", "server/identity", "server/kserve", "server/net", "server/observe", "server/rpc",
+           "server/startup/options.cc", "server/text", "tests/bench", "tests/clients_of_others/kserve", "tests/clients_of_others/tls",
+           "tests/deploy", "tests/frontends", "tests/hostile", "tests/server/crypto", "tests/server/http", "tests/server/identity",
+           "tests/server/kserve", "tests/server/net", "tests/server/observe", "tests/service"]
 SUFFIXES = {".cc", ".h", ".cu", ".cuh", ".py", ".proto", ".sh", ".md", ".yaml", ".yml", ".env", ".cmake", ".tpl", ".txt"}
 PUBLIC = re.compile(r"`[^`\n]*`|\]\([^)\s]*\)|--door\b|\"door\"")
 # Texts by or for a model.

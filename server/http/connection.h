@@ -27,7 +27,7 @@ class Connection;
 // Shared by all connections. All of it belongs to the one thread that runs `io`.
 struct HttpContext {
   HttpContext(HttpOptions options_, std::vector<HttpApi> apis_, ServerCore& core_)
-      : options(std::move(options_)), apis(std::move(apis_)), serving(core_) {}
+      : options(std::move(options_)), apis(std::move(apis_)), core(core_) {}
 
   const HttpOptions options;
   const std::vector<HttpApi> apis;

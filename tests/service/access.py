@@ -137,7 +137,7 @@ def test_every_rpc_checks_the_role(server, keys, rpcs):
                                 else grpc.StatusCode.PERMISSION_DENIED), (rpc, role)
 
 
-def test_every_route_knows_who_may(server, keys):
+def test_every_route_checks_the_role(server, keys):
     text = "".join(path.read_text() for path in (ROOT / "server/http").rglob("*.cc"))
     routes = re.findall(r'\{verb::(\w+?)_?, "([^"]+)"', text)
     assert {(method.upper(), path.replace("*", "none")) for method, path in routes} == set(HTTP)

@@ -39,10 +39,10 @@ HttpApi openai_api(ServerCore& core, int64_t max_response_bytes) {
       return write(request, core, object);
     });
   };
-  const auto stored = [&](Refused (*write)(const HttpRequest&, const ServerCore&, ResponseStore&,
+  const auto stored = [&](Refused (*write)(const HttpRequest&, ServedModel&, ResponseStore&,
                                            json*)) {
     return json_handler(core, [&core, responses, write](const HttpRequest& request, json* object) {
-      return write(request, core, *responses, object);
+      return write(request, *core.model(), *responses, object);
     });
   };
   HttpApi api{.routes = {

@@ -12,10 +12,10 @@ namespace {
 
 using nlohmann::json;
 
-// Tokens of a completion where the request says nothing, as the dialect has it.
+// The dialect's default for max_tokens.
 constexpr int32_t kDefaultCompletionTokens = 16;
 
-// Two may have the same name; the first is the likelier.
+// Two tokens may have the same name; the first is the likelier.
 json top_of(const SampledToken& token, const Tokenizer& tokenizer) {
   json top = json::object();
   for (const TokenLogprob& candidate : token.top) {
@@ -45,11 +45,11 @@ Prompt take_prompt(ClientJson& prompt) {
   return take_ids_of(prompt, "prompt");
 }
 
-// About what each prompt has anew of what all of them are asked with, and of each choice.
-size_t bytes_a_prompt(const TextRequest& common, int32_t most_choices) {
+// About the bytes that each prompt copies of the common fields, and those of its choices.
+size_t bytes_per_prompt(const TextRequest& common, int32_t most_choices) {
   constexpr size_t kPrompt = 4096, kChoice = 1024;
   const SamplingParams& sampling = common.sampling;
-  // More choices are refused by their own name.
+  // More choices are refused later, by the name of their field.
   const int32_t choices = std::clamp(common.choices, 1, std::max(most_choices, 1));
   size_t bytes = kPrompt + kChoice * static_cast<size_t>(choices);
   for (const std::string& stop : common.stop_strings) bytes += 3 * (sizeof stop + stop.size());
@@ -59,7 +59,7 @@ size_t bytes_a_prompt(const TextRequest& common, int32_t most_choices) {
   return bytes + (common.constraint ? common.constraint->text.size() : 0);
 }
 
-// Before they are so many requests: a client chooses both, and would have their product.
+// Before there are so many requests: a client chooses both numbers, and their product takes memory.
 void check_prompts(size_t prompts, const TextRequest& common, size_t body_bytes, size_t most,
                    int32_t max_choices) {
   if (prompts > most) {
@@ -67,7 +67,8 @@ void check_prompts(size_t prompts, const TextRequest& common, size_t body_bytes,
                    fmt::format("prompt must be at most {} prompts, got {}", most, prompts));
   }
   constexpr size_t kMostBytes = 8 << 20;
-  const size_t each = bytes_a_prompt(common, max_choices), fits = (body_bytes + kMostBytes) / each;
+  const size_t each = bytes_per_prompt(common, max_choices),
+               fits = (body_bytes + kMostBytes) / each;
   if (prompts <= std::max(fits, size_t{1})) return;
   throw BadField(
       "prompt",
@@ -156,7 +157,7 @@ Refused Completions::read(std::string text, const WorkLimits& limits,
   return {};
 }
 
-// What a prompt is scored as is gathered in a stream too: it goes out with the first event.
+// The scores of a prompt are gathered in a stream too: they are sent with the first event.
 std::optional<GatheredForm> Completions::gathers() const {
   if (streams() && echoes_.empty()) return std::nullopt;
   GatheredForm form = kGatheredChoices;
@@ -167,7 +168,7 @@ std::optional<GatheredForm> Completions::gathers() const {
   return form;
 }
 
-// The ids that a text is read as are needed here too, so that they are what is asked for.
+// The ids of a text are needed here, so the request has ids instead of the text.
 Refused Completions::read_echo(const WorkLimits& limits, TextRequest* asked) {
   Echo& echo = echoes_.emplace_back();
   const ModelText& model = model_->text;
@@ -214,7 +215,7 @@ void Completions::add_scored(size_t index, const std::vector<SampledToken>& toke
   scored.insert(scored.end(), tokens.begin(), tokens.end());
 }
 
-// The first id has nothing before it, as the client sees it: null, whether BOS was absorbed or not.
+// The client's first id has no log-probability, whether BOS was absorbed before it or not.
 void Completions::write_echo(const Echo& echo, Choice* choice, json* logprobs) const {
   const size_t count = echo.ids.size();
   for (size_t i = 0; i < count && logprobs_; ++i) {

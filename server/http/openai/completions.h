@@ -18,7 +18,7 @@ class Completions final : public Choices {
   std::optional<GatheredForm> gathers() const override;
 
  private:
-  // What a choice begins with.
+  // The prompt at the beginning of a choice.
   struct Echo {
     std::string text = {};
     std::vector<int32_t> ids = {};          // of the prompt as the client has it, without BOS

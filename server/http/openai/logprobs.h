@@ -10,12 +10,12 @@
 
 namespace recurve {
 
-// As JSON, which has no infinity: -9999 instead, as the dialect's servers say.
+// JSON has no infinity: -9999 instead, as in other servers of the dialect.
 double finite(float logprob);
 size_t characters(std::string_view utf8);
-// A token's text; one that is part of a character only as its bytes: "bytes:\xe2\x82".
+// A token's text; if that is not UTF-8, its bytes: "bytes:\xe2\x82".
 std::string name_of(int32_t id, const Tokenizer& tokenizer);
-// A token with its likeliest others, as chat completions and responses say it.
+// A token with its likeliest alternatives, in the form of chat completions and responses.
 nlohmann::json chat_logprob(const SampledToken& token, const Tokenizer& tokenizer);
 
 }  // namespace recurve

@@ -35,7 +35,7 @@ Refused check_model(const std::string& name, const ServedModel& model) {
   if (name == model.info.model_name) return {};
   return Refusal{.reason = EndReason::kNotFound,
                  .message = fmt::format("unknown model \"{}\": this server has \"{}\"", cut(name),
-                                        core.info.model_name),
+                                        model.info.model_name),
                  .field = "model"};
 }
 

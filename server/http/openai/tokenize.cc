@@ -37,7 +37,7 @@ TokenizeText take_text(ClientJson& body, size_t bytes) {
   return text;
 }
 
-// Control tokens have no text; these are the names that they usually have.
+// Control tokens have no text; these are their usual names.
 constexpr const char* kControlNames[] = {"<s>",
                                          "</s>",
                                          "<bos>",
@@ -67,8 +67,7 @@ EdgeTokens edge_tokens(const ModelText& model) {
           .eos = ends ? std::optional(model.tokens.eos.front()) : tokenizer.eos_id()};
 }
 
-// A client that knows of a control token by the name that tokenizer_info() gives asks for its id
-// so.
+// A client asks for the id of a control token by the name that tokenizer_info() has.
 bool is_edge_token(const TokenizeText& text, const ModelText& model) {
   const auto* prompt = std::get_if<std::string>(&text.input);
   const EdgeTokens edges = edge_tokens(model);
@@ -77,12 +76,12 @@ bool is_edge_token(const TokenizeText& text, const ModelText& model) {
   return id && (id == edges.bos || id == edges.eos);
 }
 
-// What a body asks for; it is freed before the text is read.
-Refused read_tokenize(std::string said, const ServedModel& model, const WorkLimits& limits,
+// The body is freed before the text is read.
+Refused read_tokenize(std::string json_text, const ServedModel& model, const WorkLimits& limits,
                       TokenizeText* text, bool* names) {
-  ClientJson body = parse_object(said, limits, kIdFields);
-  const size_t bytes = said.size();
-  std::string().swap(said);
+  ClientJson body = parse_object(json_text, limits, kIdFields);
+  const size_t bytes = json_text.size();
+  std::string().swap(json_text);
   if (Refused refused = check_model_of(body, model)) return refused;
   *names = bool_of(body, "return_token_strs").value_or(false);
   *text = take_text(body, bytes);
@@ -92,8 +91,7 @@ Refused read_tokenize(std::string said, const ServedModel& model, const WorkLimi
   return {};
 }
 
-// An answer, of so many bytes at most as a body of so many may have; throws BadField where it would
-// have more.
+// An answer whose size is limited by that of the body; throws BadField if it would be longer.
 class BoundedText {
  public:
   BoundedText(size_t body_bytes, const char* field)
@@ -139,7 +137,7 @@ Refused tokenize(std::string body, const ServedModel& model, const WorkLimits& l
   std::vector<int32_t> ids;
   if (!refused) refused = tokenise(std::move(text), model.text, limits, &ids);
   if (refused) return refused;
-  // As text at once: values of JSON would take several times that.
+  // Written as text: JSON values would take several times its memory.
   BoundedText answer(bytes, names ? "return_token_strs" : "prompt");
   answer.append(fmt::format(R"({{"count":{},"max_model_len":{},"tokens":[)", ids.size(),
                             model.text.max_prompt_tokens));

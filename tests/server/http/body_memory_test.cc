@@ -1,5 +1,5 @@
-// The most memory that the server takes for one request, whatever its body asks for: each list that
-// a body can have, filled alone and beside each other one, up to the longest body that is read.
+// The most memory that the server takes for one request, for any body: each list that a body can
+// have, filled alone and together with each other one, up to the longest body that is read.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace recurve::http_body_memory_test {
 using nlohmann::json;
 using testing::HttpClient;
 
-constexpr int64_t kMost = 16 << 20;  // beside 4 times the body
+constexpr int64_t kMost = 16 << 20;  // in addition to 4 times the body
 constexpr int kQueue = 256;          // as the server has it
 constexpr int32_t kVocabulary = 65536;
 
@@ -171,7 +171,7 @@ class BodyMemory : public ::testing::Test {
   }
 
   const size_t bytes_an_id_;
-  double most_times_ = 0;  // its bytes, beside 16 MB, and of what
+  double most_times_ = 0;  // its bytes, in addition to 16 MB, and of what
   std::string most_at_ = {};
   Metrics metrics_;
   const std::shared_ptr<ServedModel> served_ = std::make_shared<ServedModel>(kQueue);
@@ -238,7 +238,7 @@ const std::vector<Filled> kCommon = {
 const std::vector<Filled> kConstraints = {
     {"guided_choice", [](size_t n) { return words(n, "\"", "\"", "[", "]"); }},
     {"guided_choice", [](size_t n) { return list(std::min<size_t>(n, 200'000), R"("a")"); }},
-    // What compiles a schema has bounds of its own.
+    // The compiler of schemas has separate bounds.
     {"guided_json",
      [](size_t n) {
        return words(std::min<size_t>(n, 32 << 10), "\"", "\"", R"({"enum":[)", "]}");

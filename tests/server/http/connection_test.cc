@@ -442,14 +442,14 @@ TEST_F(HttpConnection, WhoGoesWhileBytesAreOnTheirWayIsMissed) {
   }
 }
 
-TEST_F(HttpConnection, TheMetricsHaveADoorWithNothingElse) {
+TEST_F(HttpConnection, TheMetricsHaveAListenerWithNothingElse) {
   start();
   metrics_.add_generated_tokens(42);
   Connections scrapers({.in_all = 4, .by_network = 4});
-  HttpServer door({.listen = "127.0.0.1:0", .origins = {"*"}}, {server_api(*core_)}, *core_,
-                  scrapers);
+  HttpServer listener({.listen = "127.0.0.1:0", .origins = {"*"}}, {server_api(*core_)}, *core_,
+                      scrapers);
   const auto status = [&](const std::string& path) {
-    Client client(door.port());
+    Client client(listener.port());
     client.get(path, "Host: metrics.example\r\n");
     return client.read();
   };
@@ -480,7 +480,7 @@ TEST_F(HttpConnection, TheLoadIsTheEngines) {
   EXPECT_EQ(load["max_queue"], 16);
 }
 
-TEST_F(HttpConnection, ThePageAsksNobodyElse) {
+TEST_F(HttpConnection, ThePageUsesNoOtherServer) {
   start();
   const auto page = get("/");
   EXPECT_EQ(page.status, 200);

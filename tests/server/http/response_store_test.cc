@@ -44,7 +44,7 @@ TEST(ResponseStore, WhatManyConversationsShareCountsOnce) {
 }
 
 // Who fills the store loses its own: others do not lose theirs, by however many it sends.
-TEST(ResponseStore, NobodyLosesAnEqualShareForAnother) {
+TEST(ResponseStore, NoOwnerLosesAnEqualShareToAnother) {
   ResponseStore store(kMost);
   const auto put = [&](TenantId owner, int number, size_t bytes) {
     const std::string id = "resp_" + std::to_string(number);

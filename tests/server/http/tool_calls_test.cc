@@ -1,4 +1,4 @@
-// Tools and calls of them on the OpenAI door, before an engine that says what a test wants.
+// Tools and their calls in OpenAI's API, before an engine that emits what a test wants.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

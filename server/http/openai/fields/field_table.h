@@ -6,23 +6,23 @@
 
 namespace recurve {
 
-// What has a body in OpenAI's dialect.
+// The resources of OpenAI's API that read these fields.
 enum class Resource { kCompletions, kChatCompletions, kResponses };
 
-// A field that clients send. Where it is not read, it is refused by name, because the answer would
-// be another one with it, or it is harmless, because it would not.
+// A field that clients send. If a resource does not read it, it is refused by name because it would
+// change the answer, or it is harmless because it would not.
 struct RequestField {
   const char* name;
   int read_by;  // see is_read_by()
   bool is_harmless;
-  // JSON that means what leaving the field out means, as null does. An empty list or object that
-  // does not stand here is refused, where the field is read too.
+  // JSON values that mean the same as an absent field, as null does. An empty list or object that
+  // is not among them is refused, also if the field is read.
   std::array<const char*, 2> same = {};
   const char* why_harmless = nullptr;
 };
 
-// Every field of the requests, as the openai package has them, and those that vLLM, SGLang,
-// llama.cpp and others add. A field that does not stand there is ignored.
+// The fields of the openai package, and those that vLLM, SGLang, llama.cpp and others add. Any
+// other field is ignored.
 std::span<const RequestField> request_fields();
 bool is_read_by(const RequestField& field, Resource resource);
 

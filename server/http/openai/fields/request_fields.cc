@@ -11,7 +11,7 @@
 namespace recurve {
 namespace {
 
-// As floats: what is too large for one is out of every range.
+// A number that is too large for a float is infinite, and out of every range.
 void set(const ClientJson& body, const char* field, float* to) {
   if (const auto value = number_of(body, field)) *to = static_cast<float>(*value);
 }
@@ -59,7 +59,7 @@ void read_sampling(ClientJson& body, TextRequest* asked) {
   set(body, "presence_penalty", &p.presence_penalty);
   set(body, "frequency_penalty", &p.frequency_penalty);
   set(int32_of(body, "top_k"), &p.top_k);
-  if (p.top_k == -1) p.top_k = 0;  // as others say: all
+  if (p.top_k == -1) p.top_k = 0;  // vLLM: no limit
   set(int32_of(body, "min_tokens"), &p.min_tokens);
   set(bool_of(body, "ignore_eos"), &p.ignore_eos);
   p.logit_bias = biases_of(body);
@@ -73,7 +73,7 @@ std::string role_of(const ClientJson& message) {
   return string_of(message, "role").value_or("");
 }
 
-// Whether a message has more than its role and a text.
+// Whether a message has fields other than its role and a text.
 bool has_fields(const ClientJson& message) {
   if (!message.is_object()) return false;
   const auto plain = [](const auto& item) {
@@ -83,7 +83,7 @@ bool has_fields(const ClientJson& message) {
   return !std::all_of(items.begin(), items.end(), plain);
 }
 
-// Content, and all other fields as the template reads them.
+// Reads the content, and all other fields for the template.
 void read_message(ClientJson& message, ValueBudget& budget, ChatMessage* to) {
   ClientJson fields = ClientJson::object();
   for (auto& [name, value] : *message.get_ptr<ClientJson::object_t*>()) {
@@ -93,7 +93,7 @@ void read_message(ClientJson& message, ValueBudget& budget, ChatMessage* to) {
       continue;
     }
     if (name == "tool_calls") read_arguments(value, budget);
-    // Names come once: they need not be looked for.
+    // Without a search: names are unique.
     fields.get_ptr<ClientJson::object_t*>()->emplace_back(name, std::move(value));
   }
   if (!fields.empty()) to->fields_json = dump(fields);
@@ -105,11 +105,11 @@ void read_template_fields(const ClientJson& body, Conversation* to) {
 }
 
 std::optional<PrefixWish> prefix_of(const ClientJson& body) {
-  const auto said = string_of(body, "prefix");
-  if (!said) return std::nullopt;
-  if (*said == "off") return PrefixWish::kOff;
-  if (*said == "use") return PrefixWish::kUse;
-  if (*said == "use-and-keep") return PrefixWish::kUseAndKeep;
+  const auto name = string_of(body, "prefix");
+  if (!name) return std::nullopt;
+  if (*name == "off") return PrefixWish::kOff;
+  if (*name == "use") return PrefixWish::kUse;
+  if (*name == "use-and-keep") return PrefixWish::kUseAndKeep;
   throw BadField("prefix", "prefix must be \"off\", \"use\" or \"use-and-keep\"");
 }
 
@@ -128,12 +128,12 @@ std::vector<int64_t> prefix_points_of(const ClientJson& body) {
 }  // namespace
 
 void read_session(const ClientJson& body, std::string* session) {
-  auto said = string_of(body, "session");
-  if (!said) return;
-  if (!session->empty() && *said != *session) {
+  auto name = string_of(body, "session");
+  if (!name) return;
+  if (!session->empty() && *name != *session) {
     throw BadField("session", "session must be the one that x-recurve-session names, or left out");
   }
-  *session = *std::move(said);
+  *session = *std::move(name);
 }
 
 void read_common(ClientJson& body, TextRequest* asked, OpenAiForm* form) {
@@ -210,7 +210,7 @@ Refused read_body(std::string text, const WorkLimits& limits, Resource resource,
   try {
     ClientJson body = parse_object(text, limits, kIdFields);
     std::string().swap(text);
-    const auto name = string_of(body, "model");  // who names none means the one that there is
+    const auto name = string_of(body, "model");  // absent: the served model
     if (name) {
       if (Refused refused = check_model(*name, model)) return refused;
     }

@@ -20,16 +20,15 @@ struct OpenAiForm {
   bool stream = false;      // events as they come; else one object at the end
   bool usage = false;       // a stream's last event has the usage
   bool usage_each = false;  // and every other one too
-  int32_t choices = 1;      // as asked for; nothing has checked it
+  int32_t choices = 1;      // not validated
 };
 
-// Reads a body as `read` does, which may throw BadField: an object with the model that is served,
-// or none, and without the fields that are refused. Its text is freed before, and `read` may take
-// values out of the object.
+// Parses a body, checks its model and its fields, and calls `read`, which may throw BadField and
+// may move values out of the object. The text is freed before.
 Refused read_body(std::string text, const WorkLimits& limits, Resource resource,
                   const ServedModel& model, const std::function<void(ClientJson& body)>& read);
 
-// What all resources say alike: sampling, stops, priority and session, stream and n.
+// The common fields of all resources: sampling, stops, priority and session, stream and n.
 void read_common(ClientJson& body, TextRequest* asked, OpenAiForm* form);
 
 // Reads the constraint of an answer from the field of the dialect that has one: response_format, or
@@ -38,18 +37,18 @@ void read_common(ClientJson& body, TextRequest* asked, OpenAiForm* form);
 // have the order of the schema's. Throws BadField, also if two fields have one.
 void read_constraint(const ClientJson& body, TextRequest* asked);
 
-// The session that the body names, which must be the one of the header where both name one:
-// `session` is the header's, or empty.
+// The session that the body names. `session` is the header's, or empty; both must be equal if both
+// are present.
 void read_session(const ClientJson& body, std::string* session);
 
-// chat_template_kwargs; null where there are none. Throws BadField.
+// chat_template_kwargs; null if absent. Throws BadField.
 const ClientJson* template_variables(const ClientJson& body);
 
-// messages, tools and how the template is to write them, which sees the fields in their order. The
-// body has had `bytes`; the messages are taken out of it.
+// messages, tools and the template's variables, with the client's order of fields. Moves the
+// messages out of the body, which has `bytes`.
 Conversation conversation_of(ClientJson& body, size_t bytes);
 
-// A list of at most so many messages, or items: see most_messages().
+// Refuses a list of more messages or items than most_messages() allows.
 void check_messages(const ClientJson& list, const char* field, size_t bytes);
 
 }  // namespace recurve

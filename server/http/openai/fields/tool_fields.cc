@@ -5,7 +5,7 @@
 namespace recurve {
 namespace {
 
-// {"type": "function", "function": {"name": ...}}, or the name beside the type.
+// {"type": "function", "function": {"name": ...}}, or the name next to the type.
 std::string named_tool(const ClientJson& choice) {
   const ClientJson* function = choice.is_object() ? find(choice, "function") : nullptr;
   const ClientJson& holder = function != nullptr ? *function : choice;

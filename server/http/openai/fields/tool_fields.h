@@ -7,19 +7,18 @@
 
 namespace recurve {
 
-// Whether a body has tools that the answer may know of: there are some, and tool_choice is not
-// none. Throws BadField.
+// Whether a body has tools, and tool_choice is not none. Throws BadField.
 bool wants_tools(const ClientJson& body);
 
-// What tool_choice and parallel_tool_calls say of them. Throws BadField.
+// The tool_choice and parallel_tool_calls of a body with tools. Throws BadField.
 std::optional<ToolUse> tool_use_of(const ClientJson& body);
 
-// The object of JSON that a text is, within the bounds of what clients send; nothing where it is
-// none. Throws BadField where the budget is spent.
+// Parses a JSON object within the limits of a body; nothing if the text is none. Throws BadField if
+// the budget is spent.
 std::optional<ClientJson> json_object(std::string_view text, ValueBudget& budget);
 
-// Reads the arguments of the calls of an earlier answer as templates do: objects, where the dialect
-// has JSON in a string. Others stay as they are, and are refused (chat_rules.h).
+// Parses the arguments of calls of an earlier answer, which the dialect has as JSON in a string,
+// into objects for the template. Others stay as they are, and are refused (chat_rules.h).
 void read_arguments(ClientJson& calls, ValueBudget& budget);
 
 }  // namespace recurve

@@ -61,7 +61,7 @@ void add_item(ClientJson& item, ValueBudget& budget, std::vector<ChatMessage>* t
     to->push_back(call(item, budget));
   } else if (type == "function_call_output") {
     to->push_back(call_output(item));
-  } else if (type != "reasoning") {  // which is said of an answer, and no part of it
+  } else if (type != "reasoning") {  // not part of the answer's text
     throw BadField("input",
                    fmt::format("items of type \"{}\" are not supported in input", cut(type)));
   }
@@ -90,7 +90,8 @@ std::string tools_of_response(const ClientJson& body) {
   ClientJson functions = ClientJson::array();
   for (const ClientJson& tool : body.at("tools")) {
     if (!tool.is_object() || tool.value("type", ClientJson()) != "function") {
-      throw BadField("tools", "each of tools must be a function: this server has none of its own");
+      throw BadField("tools",
+                     "each of tools must be a function: this server has no built-in tools");
     }
     ClientJson function = tool;
     function.erase("type");

@@ -11,7 +11,7 @@ namespace recurve {
 using nlohmann::json;
 
 std::string ResponseItems::add_text(const std::string& text, json logprobs) {
-  // Tokens of calls have no text, and are of no message.
+  // Tokens of calls have no text, and belong to no message.
   const bool in_message = !items_.empty() && !items_.back().is_call;
   if (text.empty() && (logprobs.empty() || !in_message)) return {};
   std::string events;
@@ -19,7 +19,7 @@ std::string ResponseItems::add_text(const std::string& text, json logprobs) {
   Item& item = items_.back();
   item.text += text;
   item.logprobs.insert(item.logprobs.end(), logprobs.begin(), logprobs.end());
-  json fields = place();
+  json fields = position();
   fields["content_index"] = 0;
   fields["delta"] = text;
   fields["logprobs"] = std::move(logprobs);
@@ -35,7 +35,7 @@ std::string ResponseItems::add_call(const ToolCallPart& part) {
   }
   if (part.arguments.empty()) return events;
   items_.back().call.arguments += part.arguments;
-  json fields = place();
+  json fields = position();
   fields["delta"] = part.arguments;
   return events + event_("response.function_call_arguments.delta", std::move(fields));
 }
@@ -57,7 +57,7 @@ std::string ResponseItems::open(Item item) {
   items_.push_back(std::move(item));
   events += event_("response.output_item.added", {{"output_index", index}, {"item", begun}});
   if (items_.back().is_call) return events;
-  json fields = place();
+  json fields = position();
   fields["content_index"] = 0;
   fields["part"] = text_part(items_.back());
   return events + event_("response.content_part.added", std::move(fields));
@@ -67,13 +67,13 @@ std::string ResponseItems::close(const char* status) {
   Item& item = items_.back();
   item.status = status;
   std::string events;
-  json done = place();
+  json done = position();
   if (item.is_call) {
     done["arguments"] = item.call.arguments;
     done["name"] = item.call.name;
     events = event_("response.function_call_arguments.done", std::move(done));
   } else {
-    json part = place();
+    json part = position();
     part["content_index"] = done["content_index"] = 0;
     done["text"] = item.text;
     done["logprobs"] = item.logprobs;
@@ -131,8 +131,8 @@ json ResponseItems::text_part(const Item& item) {
           {"logprobs", item.logprobs}};
 }
 
-// Of what is said of the last item.
-json ResponseItems::place() const {
+// Fields of each event of the last item.
+json ResponseItems::position() const {
   return {{"item_id", items_.back().id}, {"output_index", items_.size() - 1}};
 }
 

@@ -9,24 +9,22 @@
 
 namespace recurve {
 
-// What a response has said: messages and calls of tools, one after another, and the events by which
-// a stream says them.
+// The items of a response, messages and calls of tools, and the events of a stream for them.
 class ResponseItems {
  public:
-  // Makes an event of its type and its fields; may be of nothing.
+  // The bytes of an event; empty if there is no stream.
   using Event = std::function<std::string(const char* type, nlohmann::json fields)>;
   // `stem`: of the items' ids.
   ResponseItems(std::string stem, Event event) : stem_(std::move(stem)), event_(std::move(event)) {}
 
-  // More of the answer. Returned is what a stream sends for it.
+  // Each appends to the answer, and returns the events for it.
   std::string add_text(const std::string& text, nlohmann::json logprobs);
   std::string add_call(const ToolCallPart& part);
-  // It has ended: "completed", or "incomplete" in its last item. There is at least one then.
+  // status: "completed" or "incomplete", of the last item. Afterwards there is at least one.
   std::string end(const char* status);
 
   nlohmann::json list() const;
-  // For the conversation that goes on: the texts, and the calls as templates read them, without one
-  // that was cut.
+  // For the next turn: the texts, and the calls as templates read them, without an incomplete one.
   std::string text() const;
   ClientJson calls() const;
 
@@ -43,7 +41,7 @@ class ResponseItems {
   std::string close(const char* status);
   static nlohmann::json object_of(const Item& item);
   static nlohmann::json text_part(const Item& item);
-  nlohmann::json place() const;
+  nlohmann::json position() const;
 
   const std::string stem_;
   const Event event_;

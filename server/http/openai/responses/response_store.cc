@@ -8,7 +8,7 @@
 namespace recurve {
 namespace {
 
-// About what it takes beside its turns.
+// About the memory of a response without its turns.
 int64_t bytes_of(const StoredResponse& response) {
   constexpr size_t kEntry = 1024;
   return static_cast<int64_t>(kEntry + 2 * dump(response.object).size() +
@@ -36,14 +36,14 @@ Turn::Turn(std::shared_ptr<const Turn> before, std::vector<ChatMessage> messages
   *live_.owners += bytes_;
 }
 
-// One after another: left to their pointers, each would go within the one behind it, and a long
-// conversation would take all of a thread's stack.
+// In a loop: each pointer would otherwise destroy its turn within the next one's destructor, and a
+// long conversation would overflow the stack.
 Turn::~Turn() {
   *live_.all -= bytes_;
   *live_.owners -= bytes_;
   std::shared_ptr<const Turn> last = std::move(before_);
   while (last != nullptr && last.use_count() == 1) {
-    std::atomic_thread_fence(std::memory_order_acquire);  // what others did before they let it go
+    std::atomic_thread_fence(std::memory_order_acquire);  // sees what other owners wrote
     std::shared_ptr<const Turn> before = std::move(last->before_);
     last = std::move(before);
   }
@@ -71,9 +71,9 @@ std::vector<ResponseStore::Key> ResponseStore::put(TenantId tenant, TenantId own
   Key key(tenant, response.id);
   entry.response = std::make_shared<const StoredResponse>(std::move(response));
   std::lock_guard lock(mutex_);
-  entry.place = order_.insert(order_.end(), key);
+  entry.position = order_.insert(order_.end(), key);
   Owner& of = owners_[owner];
-  entry.owners_place = of.order.insert(of.order.end(), key);
+  entry.owners_position = of.order.insert(of.order.end(), key);
   of.bytes += entry.bytes;
   bytes_ += entry.bytes;
   entries_.insert_or_assign(std::move(key), std::move(entry));
@@ -85,7 +85,7 @@ std::vector<ResponseStore::Key> ResponseStore::put(TenantId tenant, TenantId own
   return gone;
 }
 
-// There is one.
+// At least one owner has a response.
 const ResponseStore::Key& ResponseStore::oldest_of_largest() const {
   const Owner* largest = nullptr;
   for (const auto& [id, owner] : owners_) {
@@ -128,10 +128,10 @@ std::optional<std::string> ResponseStore::erase_oldest(TenantId tenant, const st
 
 void ResponseStore::erase(Entries::iterator entry) {
   bytes_ -= entry->second.bytes;
-  order_.erase(entry->second.place);
+  order_.erase(entry->second.position);
   const auto owner = owners_.find(entry->second.owner);
   owner->second.bytes -= entry->second.bytes;
-  owner->second.order.erase(entry->second.owners_place);
+  owner->second.order.erase(entry->second.owners_position);
   if (owner->second.order.empty()) owners_.erase(owner);
   entries_.erase(entry);
 }

@@ -17,15 +17,15 @@
 
 namespace recurve {
 
-// A part of a conversation, behind all that was before it: what was said, and the answer.
+// A part of a conversation: messages and the answer, after the turns before it.
 class Turn {
  public:
-  // Of all turns that there are, and of those of their owner.
+  // Of all turns, and of those of their owner.
   struct LiveBytes {
     std::shared_ptr<std::atomic<int64_t>> all, owners;
   };
   Turn(std::shared_ptr<const Turn> before, std::vector<ChatMessage> messages, LiveBytes live);
-  ~Turn();  // however many are before it, and go with it
+  ~Turn();  // with any number of turns before it
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
 
@@ -40,20 +40,20 @@ class Turn {
   const int64_t bytes_, bytes_of_all_;
 };
 
-// A response that is kept: it can be read again, and conversations can branch from it. Its state,
-// where the answer has ended, is a session of the server's own: see kept_name().
+// A stored response: it can be read again, and conversations can branch from it. The state after
+// its answer is an internal session: see kept_name().
 struct StoredResponse {
   std::string id = {};
   nlohmann::json object = {};  // as it was answered
   std::shared_ptr<const Turn> turn = {};
-  // What the state has absorbed beside the turns: instructions, tools, variables of the template.
+  // What the state has absorbed before the turns: instructions, tools, variables of the template.
   std::string definition = {};
 };
 
-// The responses of all tenants, each of which sees its own. Bounded by age, and by bytes: where
-// they are too many, the oldest goes of the owner that has the most, so that nobody who has less
-// than an equal share loses any for another. An owner is a tenant or, where there are no keys, an
-// address. A turn counts as long as a response that follows it is there. Any thread.
+// The responses of all tenants, each of which sees only its responses. Bounded by age and by bytes:
+// above the limit, the owner with the most bytes loses its oldest, so that no owner below an equal
+// share loses one to another. An owner is a tenant or, without keys, an address. A turn counts as
+// long as a later response needs it. Any thread.
 class ResponseStore {
  public:
   explicit ResponseStore(int64_t most_bytes) : most_bytes_(most_bytes) {}
@@ -65,14 +65,14 @@ class ResponseStore {
   std::shared_ptr<const Turn> make_turn(TenantId owner, std::shared_ptr<const Turn> before,
                                         std::vector<ChatMessage> messages);
 
-  // Stores it. Returns those that had to go for it; it is among them where it is too large itself.
+  // Stores it. Returns those that were removed for it, which includes it if it is too large itself.
   std::vector<Key> put(TenantId tenant, TenantId owner, StoredResponse response);
-  // Null where there is none, or none younger than `most_age` seconds; 0: however old.
+  // Null if there is none, or it is older than `most_age` seconds; 0: of any age.
   std::shared_ptr<const StoredResponse> find(TenantId tenant, const std::string& id,
                                              double most_age);
-  // False where there is none.
+  // False if there is none.
   bool erase(TenantId tenant, const std::string& id);
-  // Forgets the tenant's oldest but `spared`, and returns its id; nothing where there is none.
+  // Removes the tenant's oldest except `spared`, and returns its id; nothing if there is none.
   std::optional<std::string> erase_oldest(TenantId tenant, const std::string& spared);
 
   int64_t bytes() const;  // of all responses and turns
@@ -83,7 +83,7 @@ class ResponseStore {
     int64_t bytes = 0;
     Clock::time_point stored;
     TenantId owner = 0;
-    std::list<Key>::iterator place, owners_place;
+    std::list<Key>::iterator position, owners_position;
   };
   using Entries = std::map<Key, Entry>;
   struct Owner {
