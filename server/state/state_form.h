@@ -49,10 +49,10 @@ namespace recurve {
 //               state, which come first, "I64" or "I32" of two more of layer -1, each in the piece
 //               of its name: "history", a bit for every id seen, in words of 64 from id 0 on; and
 //               "answer", the ids of the last answer, or, of a state that a prompt has left for
-//               others, all that it has absorbed. "growth" is "fixed", "ring" (rows of the last
-//               tokens) or "token" of the arrays of the state. An array that grows by the token has
-//               the shape of a token's row, and in each page the rows of 64 tokens, as many pages
-//               as "position" takes; rows from "position" on are of no meaning
+//               others, all that it has absorbed. "growth" is "ring" (rows of the last tokens) or
+//               "token"; absent: "fixed". An array that grows by the token has the shape of a
+//               token's row, and in each page the rows of 64 tokens, as many pages as "position"
+//               takes; rows from "position" on are of no meaning
 //
 // A state may be used where "model", "weights", "chunk" and the arrays are those of the server,
 // whatever pieces these are in, and where its numbers are what those of a state of the model may

@@ -35,12 +35,15 @@ T get(const std::byte* from) {
 constexpr std::string_view kGrowths[] = {"fixed", "ring", "token"};  // as StateGrowth has them
 
 json array_json(const StateArray& array) {
-  return {{"piece", array.per_token() ? "page" : array.piece},
-          {"name", array.name},
-          {"layer", array.layer},
-          {"dtype", name_of(array.dtype)},
-          {"shape", array.shape},
-          {"growth", kGrowths[static_cast<size_t>(array.growth)]}};
+  json all = {{"piece", array.per_token() ? "page" : array.piece},
+              {"name", array.name},
+              {"layer", array.layer},
+              {"dtype", name_of(array.dtype)},
+              {"shape", array.shape}};
+  if (array.growth != StateGrowth::kFixed) {
+    all["growth"] = kGrowths[static_cast<size_t>(array.growth)];
+  }
+  return all;
 }
 // One of the two that are no part of the state, a piece by itself.
 json array_json(std::string_view name, const char* dtype, size_t length) {
@@ -130,6 +133,7 @@ DType dtype_of(const std::string& name) {
 }
 
 StateGrowth growth_of(const json& array) {
+  if (!array.contains("growth")) return StateGrowth::kFixed;
   const auto found = std::ranges::find(kGrowths, text(array, "growth"));
   if (found == std::end(kGrowths)) refuse_damaged("a state's array grows in an unknown way");
   return static_cast<StateGrowth>(found - std::begin(kGrowths));

@@ -66,8 +66,7 @@ def small(change=0.0, version=3):
     answer = struct.pack("<2i", 66, 65)
     recurrent = matrix.tobytes() + vector
     if version > 2:
-        for array, growth in zip(header["arrays"], ["fixed", "ring", "fixed"], strict=False):
-            array["growth"] = growth
+        header["arrays"][1]["growth"] = "ring"
     pieces = {"recurrent": recurrent, "window": window, "history": history, "answer": answer}
     return written(header, pieces, version)
 
@@ -75,7 +74,7 @@ def small(change=0.0, version=3):
 def grown():
     """A state of 70 tokens: a vector, and of each token a key of two numbers and a byte of it as BF16."""
     arrays = [
-        {"name": "n", "layer": 0, "dtype": "F32", "shape": [2], "piece": "recurrent", "growth": "fixed"},
+        {"name": "n", "layer": 0, "dtype": "F32", "shape": [2], "piece": "recurrent"},
         {"name": "K", "layer": 1, "dtype": "F32", "shape": [2], "piece": "page", "growth": "token"},
         {"name": "V", "layer": 1, "dtype": "BF16", "shape": [1], "piece": "page", "growth": "token"},
         {"name": "history", "layer": -1, "dtype": "I64", "shape": [0], "piece": "history"},
