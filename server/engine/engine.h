@@ -106,6 +106,7 @@ class Engine {
   const StepBounds bounds_;
   std::unique_ptr<Stream> stream_;
   StatePool pool_;
+  StateCache states_;  // outside slots
   SessionStore sessions_;
   PrefixCache prefixes_;
   WaitingLine waiting_;

@@ -26,7 +26,7 @@ PrefixIndex::Options index_options(const StateLayout& layout, int chunk,
                                    const PrefixLimits& limits) {
   const auto bytes = static_cast<int64_t>(layout.bytes());
   return {.bytes = limits.bytes,
-          .state_bytes = static_cast<int64_t>(ImageMemory::bytes_each(layout)),
+          .state_bytes = static_cast<int64_t>(StateCache::bytes_each(layout)),
           .chunk = chunk,
           .least_gain = std::max<int64_t>(chunk, bytes / kBytesAToken),
           .least_offered_gain = least_gain_from_disk(bytes, chunk)};
@@ -39,9 +39,10 @@ StateHeader header_of(StateHeader header, const StateLayout& layout) {
 
 }  // namespace
 
-PrefixCache::PrefixCache(Backend& backend, StatePool& pool, int chunk, const PrefixLimits& limits,
+PrefixCache::PrefixCache(StateCache& states, StatePool& pool, int chunk, const PrefixLimits& limits,
                          PrefixDisk disk)
-    : pool_(pool),
+    : states_(states),
+      pool_(pool),
       chunk_(chunk),
       limits_(limits),
       archive_(disk.archive),
@@ -49,7 +50,6 @@ PrefixCache::PrefixCache(Backend& backend, StatePool& pool, int chunk, const Pre
       // All that decides over the bits of a state beside the ids that it has absorbed.
       identity_(identity_text(written_) + disk.made_by),
       stored_(chunk, identity_),
-      images_(backend, pool.layout()),
       index_(index_options(pool.layout(), chunk, limits)) {
   if (archive_ != nullptr) restore();
 }
@@ -59,11 +59,10 @@ PrefixCache::~PrefixCache() {
     archive_->wait();
     archive_->take_done();
   }
-  pool_.wait_for_copies();
 }
 
 int64_t PrefixCache::bytes_each(const StateLayout& layout, int chunk, int64_t tokens) {
-  return static_cast<int64_t>(ImageMemory::bytes_each(layout)) +
+  return static_cast<int64_t>(StateCache::bytes_each(layout)) +
          tokens / chunk * PrefixIndex::node_bytes(chunk);
 }
 
@@ -147,9 +146,8 @@ void PrefixCache::keep(const Identity& caller, std::span<const int32_t> ids,
   try {
     if (!index_.make_room(owner, ids)) return;
     if (!names_.contains(owner)) names_[owner] = lasting_name_of(caller);
-    const NewImage made = images_.take(static_cast<int64_t>(ids.size()));
-    pool_.save(slot, made, [this, rooms = made.rooms] { images_.prepare(rooms); });
-    index_.keep(owner, ids, made.image);
+    const auto tokens = static_cast<int64_t>(ids.size());
+    index_.keep(owner, ids, states_.save(StateCache::Owner::kPrefixes, slot, tokens));
     may_offer_ = true;
   } catch (const std::bad_alloc&) {  // prompts are absorbed as they would be without it
   }
@@ -178,22 +176,23 @@ bool PrefixCache::fetch(const Identity& caller, std::span<const int32_t> ids, Pr
   fetch->key = {lasting_name_of(caller), found.hash};
   fetch->done.push_back(std::move(done));
   try {
-    fetch->made = images_.take(found.tokens);
-    fetches_.push_back(fetch);
+    fetches_.reserve(fetches_.size() + 1);
+    states_.read(StateCache::Owner::kPrefixes, found.state, written_, found.tokens,
+                 [this, fetch](const auto& loaded, const StateImage& image) {
+                   fetched(fetch, loaded, image);
+                 });
   } catch (const std::bad_alloc&) {
     return false;
   }
+  fetches_.push_back(fetch);
   index_.expect(static_cast<int64_t>(fetches_.size()));
-  archive_->load(
-      std::move(found.state), written_, fetch->made,
-      [this, rooms = fetch->made.rooms] { images_.prepare(rooms); },
-      [this, fetch](const Archive::Loaded& loaded) { fetched(fetch, loaded); });
   return true;
 }
 
 // What is lost for good, or is of other ids after all, is not looked for again. What cannot be read
 // now, may be later.
-void PrefixCache::fetched(const FetchPtr& fetch, const Archive::Loaded& loaded) {
+void PrefixCache::fetched(const FetchPtr& fetch, const Archive::Loaded& loaded,
+                          const StateImage& image) {
   std::erase(fetches_, fetch);
   index_.expect(static_cast<int64_t>(fetches_.size()));
   const bool others = loaded.error.empty() && loaded.header.answer_ids != fetch->ids;
@@ -204,9 +203,8 @@ void PrefixCache::fetched(const FetchPtr& fetch, const Archive::Loaded& loaded) 
       removed_.push_back(prefix_record_key(fetch->key));
     }
   } else if (index_.make_room(fetch->owner, fetch->ids)) {
-    index_.keep(fetch->owner, fetch->ids, fetch->made.image, PrefixIndex::Written::kYes);
+    index_.keep(fetch->owner, fetch->ids, image, PrefixIndex::Written::kYes);
   }
-  fetch->made = {};
   for (const auto& done : fetch->done) done();
 }
 

@@ -15,7 +15,7 @@
 #include "server/prefix/stored_prefixes.h"
 #include "server/request/clock.h"
 #include "server/request/prefix_use.h"
-#include "server/session/image_memory.h"
+#include "server/session/state_cache.h"
 #include "server/storage/archive.h"
 
 namespace recurve {
@@ -50,8 +50,8 @@ struct PrefixDisk {
 // never been there, and a prompt that began so says so.
 class PrefixCache {
  public:
-  // chunk: the grid of the model's prompts, in tokens. Backend and pool outlive the cache.
-  PrefixCache(Backend& backend, StatePool& pool, int chunk, const PrefixLimits& limits,
+  // chunk: the grid of the model's prompts, in tokens. States and pool outlive this.
+  PrefixCache(StateCache& states, StatePool& pool, int chunk, const PrefixLimits& limits,
               PrefixDisk disk = {});
   ~PrefixCache();
 
@@ -91,7 +91,6 @@ class PrefixCache {
     PrefixIndex::Owner owner = 0;
     StoredPrefixes::Key key = {};
     std::vector<int32_t> ids = {};
-    NewImage made = {};
     std::vector<std::function<void()>> done = {};
   };
   using FetchPtr = std::shared_ptr<Fetch>;
@@ -105,7 +104,7 @@ class PrefixCache {
   // The hashes of a prompt's beginnings that may be on the disk; none if nothing may be.
   std::vector<PrefixHash> hashes_of(std::span<const int32_t> ids) const;
   void look_at_disk(const Identity& caller, std::span<const int32_t> ids, Start* start);
-  void fetched(const FetchPtr& fetch, const Archive::Loaded& loaded);
+  void fetched(const FetchPtr& fetch, const Archive::Loaded& loaded, const StateImage& image);
   int64_t most_stored() const;  // on the disk, for what is known of them takes memory
   bool may_write() const;       // an offer, as no other is being written, and its copy is there
   void write_next();
@@ -113,6 +112,7 @@ class PrefixCache {
   void trim(int64_t most_states, int64_t most_bytes);  // what is on the disk
   std::vector<Archive::Write> take_removals();
 
+  StateCache& states_;
   StatePool& pool_;
   const int chunk_;
   const PrefixLimits limits_;
@@ -127,7 +127,6 @@ class PrefixCache {
   bool may_offer_ = false;  // there may be something to write
   Clock::time_point next_write_ = {};
   std::vector<FetchPtr> fetches_;
-  ImageMemory images_;
   PrefixIndex index_;
 };
 

@@ -27,7 +27,7 @@ constexpr size_t kNodeBytes = 32;
 
 // What goes with a state that leaves host memory.
 int64_t state_memory(const StateLayout& layout, int32_t vocab) {
-  return static_cast<int64_t>(ImageMemory::bytes_each(layout)) +
+  return static_cast<int64_t>(StateCache::bytes_each(layout)) +
          heap_bytes(TokenHistory::most_bytes(vocab));
 }
 
@@ -39,25 +39,22 @@ StateHeader wanted_of(StateHeader identity, const StateLayout& layout, int32_t v
 
 }  // namespace
 
-SessionStore::SessionStore(Backend& backend, StatePool& pool, const SessionLimits& limits,
+SessionStore::SessionStore(StateCache& cache, StatePool& pool, const SessionLimits& limits,
                            int32_t vocab)
-    : pool_(pool),
+    : cache_(cache),
+      pool_(pool),
       limits_(limits),
       wanted_(wanted_of(limits.identity, pool.layout(), vocab)),
       bytes_each_(bytes_each(pool.layout(), vocab)),
       state_memory_(state_memory(pool.layout(), vocab)),
       disk_each_(2 *
                  static_cast<int64_t>(most_written_bytes(pool.layout(), vocab, kPlannedAnswer))),
-      images_(backend, pool.layout()),
       archive_(limits.archive),
       model_(StoredModel::of(header_of({}), limits.model_name)) {
   in_slots_.reserve(static_cast<size_t>(pool.slots()));
 }
 
-SessionStore::~SessionStore() {
-  finish_work();
-  pool_.wait_for_copies();
-}
+SessionStore::~SessionStore() { finish_work(); }
 
 int64_t SessionStore::bytes_each(const StateLayout& layout, int32_t vocab) {
   constexpr int64_t kSessionBytes =

@@ -16,8 +16,8 @@
 #include "server/identity/identity.h"
 #include "server/request/request.h"
 #include "server/request/session_command.h"
-#include "server/session/image_memory.h"
 #include "server/session/session.h"
+#include "server/session/state_cache.h"
 #include "server/session/stored_model.h"
 #include "server/storage/archive.h"
 
@@ -94,8 +94,8 @@ class SessionStore {
     int64_t to_slot = 0, to_host = 0, to_disk = 0;  // states that have come there, since the start
   };
 
-  // vocab: ids that sessions may see are below it. Pool and backend outlive the store.
-  SessionStore(Backend& backend, StatePool& pool, const SessionLimits& limits, int32_t vocab);
+  // vocab: ids that sessions may see are below it. Cache and pool outlive the store.
+  SessionStore(StateCache& cache, StatePool& pool, const SessionLimits& limits, int32_t vocab);
   ~SessionStore();
 
   // What a session reserves: its state and all that maps and heap take for it, but for names of
@@ -279,7 +279,9 @@ class SessionStore {
   void spill(Session& session);
   bool has_disk(For purpose) const;
   Leave leave_of(const Session& session) const;
-  StateImage save(const StateSlot& slot, int64_t position);
+  StateImage save(const StateSlot& slot, int64_t position) {
+    return cache_.save(StateCache::Owner::kSessions, slot, position);
+  }
   const StateImage& image_of(Session& session);
   Snapshot snapshot(Session& session);
   SessionInfo describe(const Session& session, Clock::time_point now) const;
@@ -301,9 +303,10 @@ class SessionStore {
   void spare_room() noexcept {
     const bool comes =
         totals_.in(Tier::kDisk) > 0 && totals_.reserved + state_memory_ <= limits_.host_bytes;
-    images_.keep_spare(totals_.in_slot_alone > 0 || comes);
+    cache_.keep_spare(totals_.in_slot_alone > 0 || comes);
   }
 
+  StateCache& cache_;
   StatePool& pool_;
   const SessionLimits limits_;
   const StateHeader wanted_;
@@ -312,7 +315,6 @@ class SessionStore {
   // On the disk, of a durable session or a state that has moved, at most: while a state is replaced
   // both are there, and a segment is compacted before half of it is gone.
   const int64_t disk_each_;
-  ImageMemory images_;
   Archive* const archive_;
   std::map<Key, Session> sessions_;
   std::vector<Session*> in_slots_;  // those with a slot

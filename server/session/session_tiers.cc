@@ -58,12 +58,6 @@ void SessionStore::leave_slot(Session& session) {
   update(session, Residency::kHost);
 }
 
-StateImage SessionStore::save(const StateSlot& slot, int64_t position) {
-  const NewImage made = images_.take(position);
-  pool_.save(slot, made, [this, rooms = made.rooms] { images_.prepare(rooms); });
-  return made.image;
-}
-
 SessionStore::Leave SessionStore::leave_of(const Session& session) const {
   const bool rests = session.residency == Residency::kSlot || session.residency == Residency::kHost;
   if (archive_ == nullptr || !rests || session.busy) return kNot;
@@ -98,7 +92,7 @@ bool SessionStore::has_disk(For purpose) const {
 // It is on the disk.
 void SessionStore::drop(Session& session) {
   take_slot(session);
-  images_.keep_spare(true);  // the state that it goes for takes its memory
+  cache_.keep_spare(true);  // the state that it goes for takes its memory
   session.at.image.reset();
   session.at.history = {};
   update(session, Residency::kDisk);
@@ -129,25 +123,23 @@ SessionStore::Room SessionStore::bring(Session& session, OnBrought done) {
   if (session.tier() != Tier::kDisk) return Room::kThere;
   const Room room = make_room(state_memory_, For::kReturn);
   if (room != Room::kThere) return room;
-  const NewImage made = images_.take(session.at.position);
+  const auto came = [this, &session, done = std::move(done)](const Archive::Loaded& loaded,
+                                                             const StateImage& image) {
+    session.busy = false;
+    session.state_lost = loaded.reason == EndReason::kStateLost;
+    if (image) {
+      session.at.image = image;
+      session.at.history = TokenHistory::of(loaded.header.history);
+    }
+    update(session, outside_slot(session.at));
+    if (session.state_lost && limits_.on_state_lost) {
+      limits_.on_state_lost(session.tenant_name, session.name, loaded.error);
+    }
+    done(loaded);
+  };
+  cache_.read(StateCache::Owner::kSessions, session.at.stored, wanted_, session.at.position, came);
   session.busy = true;
   update(session, Residency::kLoading);
-  const auto prepare = [this, rooms = made.rooms] { images_.prepare(rooms); };
-  archive_->load(
-      session.at.stored, wanted_, made, prepare,
-      [this, &session, image = made.image, done = std::move(done)](Archive::Loaded loaded) {
-        session.busy = false;
-        session.state_lost = loaded.reason == EndReason::kStateLost;
-        if (loaded.error.empty()) {
-          session.at.image = image;
-          session.at.history = TokenHistory::of(std::move(loaded.header.history));
-        }
-        update(session, outside_slot(session.at));
-        if (session.state_lost && limits_.on_state_lost) {
-          limits_.on_state_lost(session.tenant_name, session.name, loaded.error);
-        }
-        done(loaded);
-      });
   return Room::kComing;
 }
 
@@ -200,7 +192,7 @@ SessionStore::Counts SessionStore::counts() const {
           .in_host = totals_.in(Tier::kHost),
           .on_disk = totals_.in(Tier::kDisk),
           .empty = totals_.in(Tier::kEmpty),
-          .host_bytes = images_.bytes(),
+          .host_bytes = cache_.bytes(StateCache::Owner::kSessions),
           .to_slot = to_slot_,
           .to_host = to_host_,
           .to_disk = to_disk_};

@@ -29,12 +29,14 @@ struct Sessions {
   Sessions(Backend& backend, StatePool& pool, const std::filesystem::path& folder)
       : states(open_folder(folder.string()), {}),
         archive(states),
-        store(backend, pool, {.host_bytes = kPlenty, .archive = &archive, .disk_bytes = kPlenty},
+        cache(backend, pool, &archive),
+        store(cache, pool, {.host_bytes = kPlenty, .archive = &archive, .disk_bytes = kPlenty},
               kVocab) {
     CHECK(store.restore(Clock::now()).unknown == 0);
   }
   StateStore states;
   Archive archive;
+  StateCache cache;
   SessionStore store;
 };
 

@@ -500,6 +500,45 @@ TEST(Tiers, WhatIsSealedWaitsForItsKey) {
   for (const std::string& name : disk->names()) EXPECT_FALSE(name.starts_with("set-aside-"));
 }
 
+// Forks of one session that are asked together after a restart have one state between them.
+TEST(Tiers, WhatSeveralSessionsHaveIsReadOnce) {
+  const auto disk = std::make_shared<RecordingDisk>();
+  const auto folder = [&] { return std::make_unique<RecordingFolder>(disk); };
+  constexpr int kForks = 5;
+  const auto name = [](int fork) { return "f" + std::to_string(fork); };
+  {
+    Server server(folder());
+    server.open("s", Durability::kLocal);
+    server.ask(turn("s", 1));
+    for (int f = 0; f < kForks; ++f) server->command(Kind::kFork, "s", name(f));
+  }
+  const auto reads_of = [&](int first, int forks) {
+    std::atomic<int> reads = 0;
+    std::atomic<bool> open = false;
+    Server server(folder(), {.slots = 2});
+    disk->on_call = [&](int, const char* what) {
+      if (what != std::string("read")) return;
+      ++reads;
+      open.wait(false);
+    };
+    std::vector<AnswerPtr> answers;
+    for (int f = first; f < first + forks; ++f) answers.push_back(server->submit(turn(name(f), 2)));
+    for (int i = 0; i < 2; ++i) server->get("s");  // they have been looked at by then
+    open = true;
+    open.notify_all();
+    for (const AnswerPtr& answer : answers) {
+      answer->wait_for_end();
+      EXPECT_EQ(answer->bits(), Server::quiet({turn("f", 1), turn("f", 2)})->bits());
+    }
+    server->join();
+    disk->on_call = {};
+    return reads.load();
+  };
+  const int one = reads_of(0, 1);
+  EXPECT_GT(one, 0);
+  EXPECT_EQ(reads_of(1, kForks - 1), one);
+}
+
 // Nor does the time count in which there was no server.
 TEST(Tiers, IdleLimitsAreForDurableSessionsOnlyWhereTheyWereAskedFor) {
   const auto disk = std::make_shared<RecordingDisk>();

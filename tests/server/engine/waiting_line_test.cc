@@ -38,8 +38,9 @@ class WaitingLineTest : public ::testing::Test {
   std::unique_ptr<Backend> backend_ = make_backend("reference");
   std::unique_ptr<Stream> stream_ = backend_->make_stream();
   StatePool pool_{*backend_, {.arrays = {{.name = "x", .shape = {2}}}}, kSlots, *stream_};
-  SessionStore sessions_{*backend_, pool_, {.host_bytes = 0, .default_ttl_seconds = 0}, 1000};
-  PrefixCache prefixes_{*backend_, pool_, 64, {}};
+  StateCache states_{*backend_, pool_};
+  SessionStore sessions_{states_, pool_, {.host_bytes = 0, .default_ttl_seconds = 0}, 1000};
+  PrefixCache prefixes_{states_, pool_, 64, {}};
   AdmissionQueue queue_{10};
   EngineMetrics metrics_;
   Pace pace_{64, 0};

@@ -55,7 +55,8 @@ class SessionMemory : public ::testing::TestWithParam<int64_t /* floats of a sta
   std::unique_ptr<Stream> stream_ = backend_->make_stream();
   StatePool pool_{*backend_, layout(), 1, *stream_};
   Clock::time_point now_ = Clock::now();
-  SessionStore store_{*backend_, pool_, {.host_bytes = int64_t{1} << 40}, kVocab};
+  StateCache states_{*backend_, pool_};
+  SessionStore store_{states_, pool_, {.host_bytes = int64_t{1} << 40}, kVocab};
 };
 
 TEST_P(SessionMemory, WhatIsReservedIsWhatIsResident) {
@@ -230,7 +231,8 @@ TEST(LargeSessionMemory, WhatIsResidentIsOfTheSessionsThatAreOpen) {
   const auto backend = make_backend("reference");
   const auto stream = backend->make_stream();
   StatePool pool(*backend, layout, 1, *stream);
-  SessionStore store(*backend, pool, {.host_bytes = int64_t{1} << 40}, kVocab);
+  StateCache states(*backend, pool);
+  SessionStore store(states, pool, {.host_bytes = int64_t{1} << 40}, kVocab);
   const auto now = Clock::now();
   const auto run = [&](Kind kind, const std::string& name) {
     ASSERT_EQ(store.run({.kind = kind, .name = name}, now).reason, EndReason::kDone);

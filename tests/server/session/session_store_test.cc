@@ -24,7 +24,7 @@ class SessionStoreTest : public ::testing::Test {
   static inline const int64_t kBytesEach = SessionStore::bytes_each(layout(), kVocab);
 
   SessionStore make(int64_t states, double ttl = 0) {
-    return SessionStore(*backend_, pool_,
+    return SessionStore(states_, pool_,
                         {.host_bytes = states * kBytesEach, .default_ttl_seconds = ttl}, kVocab);
   }
 
@@ -68,6 +68,7 @@ class SessionStoreTest : public ::testing::Test {
   std::unique_ptr<Stream> stream_ = backend_->make_stream();
   StatePool pool_{*backend_, layout(), kSlots, *stream_};
   Clock::time_point now_ = Clock::now();
+  StateCache states_{*backend_, pool_};
   SessionStore store_ = make(100);
 };
 

@@ -1,0 +1,52 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "model/state/state_pool.h"
+#include "server/session/image_memory.h"
+#include "server/storage/archive.h"
+
+namespace recurve {
+
+// The images of states in host memory, of sessions, marks and prefixes, and the ways there: from
+// slots and from the disk. Each owner limits what it has here. Belongs to the engine's thread;
+// images may go on any. Outlives them.
+class StateCache {
+ public:
+  enum class Owner { kSessions, kPrefixes };
+
+  // archive: where stored states are read; null: nowhere. All outlive the cache.
+  StateCache(Backend& backend, StatePool& pool, Archive* archive = nullptr);
+  ~StateCache();
+
+  // The state of a slot, which has absorbed so many tokens. Its copy is asked for when this
+  // returns: see StatePool::asked(). Throws std::bad_alloc.
+  StateImage save(Owner owner, const StateSlot& slot, int64_t tokens);
+
+  // Reads a stored state of so many tokens, which fits `wanted`. A state that is being read already
+  // is read once, and the image shared; null where that failed. Throws std::bad_alloc.
+  using OnRead = std::function<void(const Archive::Loaded& loaded, const StateImage& image)>;
+  void read(Owner owner, const StoredPtr& state, const StateHeader& wanted, int64_t tokens,
+            OnRead done);
+
+  // See PieceMemory.
+  void keep_spare(bool keep) noexcept { memory_.keep_spare(keep); }
+  int64_t bytes(Owner owner) const { return bytes_[static_cast<size_t>(owner)]; }
+  // What an image takes.
+  static size_t bytes_each(const StateLayout& layout, int64_t tokens = 0);
+
+ private:
+  struct Held;
+  NewImage take(Owner owner, int64_t tokens);
+
+  StatePool& pool_;
+  Archive* const archive_;
+  ImageMemory memory_;
+  std::atomic<int64_t> bytes_[2] = {};
+  std::map<uint64_t, std::vector<OnRead>> reading_;  // by the state's id
+};
+
+}  // namespace recurve
