@@ -19,6 +19,8 @@ struct LoadOptions {
   // They are nearly all of a state. F32 or BF16. Stabilisers, normalisers, convolution windows and
   // the states of the vector cells stay in F32: few bytes, and what divides or exponentiates.
   DType state = DType::kF32;
+  // Of the keys and values of attention. F32 or BF16.
+  DType kv = DType::kBF16;
 };
 
 // Makes the model of a family: what each file of model/families defines, and family_list.h lists.

@@ -29,6 +29,7 @@ struct ModelInfo {
   int64_t weight_bytes = 0;  // resident
   // Rows after which prompts may be cut between steps without changing a bit of the result.
   int chunk = 1;
+  int64_t most_tokens = 0;  // of a session, by the config; 0: it names no bound
   // The special tokens of config.json and generation_config.json; the server checks them
   // against the tokenizer.
   std::optional<int32_t> bos;

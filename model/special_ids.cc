@@ -58,7 +58,10 @@ void read_ends(const json& values, const std::string& path, const json& config, 
 }  // namespace
 
 SpecialIds read_special_ids(const Checkpoint& checkpoint) {
-  const json& config = checkpoint.config();
+  return read_special_ids(checkpoint, checkpoint.config());
+}
+
+SpecialIds read_special_ids(const Checkpoint& checkpoint, const json& config) {
   SpecialIds ids;
   if (const json bos = value_of(config, "bos_token_id"); !bos.is_null()) {
     ids.bos = id_from(bos, "bos_token_id", checkpoint.config_file());

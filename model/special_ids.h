@@ -17,5 +17,7 @@ struct SpecialIds {
 
 // Throws std::runtime_error if a value is not of the type the format wants.
 SpecialIds read_special_ids(const Checkpoint& checkpoint);
+// Of a part of config.json, where a model is configured by a part.
+SpecialIds read_special_ids(const Checkpoint& checkpoint, const nlohmann::json& config);
 
 }  // namespace recurve

@@ -4,8 +4,8 @@
 namespace recurve {
 
 // Defined in the families' own files.
-LoadFamily load_delta_net, load_gla, load_mamba, load_mamba2, load_recurrent_gemma, load_rnn,
-    load_rwkv7, load_xlstm, load_xlstm_blocks;
+LoadFamily load_delta_net, load_gla, load_mamba, load_mamba2, load_qwen3_5, load_recurrent_gemma,
+    load_rnn, load_rwkv7, load_xlstm, load_xlstm_blocks;
 
 // Every family there is: the names that its configs have under model_type, and its function.
 inline constexpr Family kFamilies[] = {
@@ -18,6 +18,7 @@ inline constexpr Family kFamilies[] = {
     {{"rwkv7"}, load_rwkv7},
     {{"delta_net", "gated_deltanet"}, load_delta_net},
     {{"recurrent_gemma"}, load_recurrent_gemma},
+    {{"qwen3_5", "qwen3_5_text"}, load_qwen3_5},
 };
 
 // Model types that are only partly supported, and what is missing.
@@ -26,19 +27,15 @@ struct Incomplete {
   std::string_view missing;
 };
 
-inline constexpr std::string_view kNeedsAttention =
-    "its gated delta rule is here, but not attention over all of a session, every fourth layer";
 inline constexpr std::string_view kNeedsExperts =
-    "its gated delta rule is here, but neither attention over all of a session, every fourth "
-    "layer, nor experts";
+    "its gated delta rule and attention are here, but not experts";
 
 inline constexpr Incomplete kIncomplete[] = {
-    {"qwen3_5", kNeedsAttention},
-    {"qwen3_5_text", kNeedsAttention},
     {"qwen3_5_moe", kNeedsExperts},
     {"qwen3_5_moe_text", kNeedsExperts},
     {"qwen3_next", kNeedsExperts},
-    {"olmo_hybrid", kNeedsAttention},
+    {"olmo_hybrid",
+     "its gated delta rule and attention are here, but not its norms after attention"},
     {"kimi_linear",
      "its delta rule with decays of channels is here, but neither latent attention nor experts"},
     {"kda", "its delta rule with decays of channels is here, but not its low-rank gates"},

@@ -13,11 +13,11 @@ namespace {
 constexpr float kLengthEps = 1e-6f;
 
 // One call of the mixer.
-class Step {
+class DeltaMixerStep {
  public:
-  Step(const DeltaMixerConfig& config, const DeltaMixerWeights& weights, const Ragged& seqs,
-       const DeltaMixerState& state, const DeltaMixerScratch& scratch, const Kernels& kernels,
-       Stream& stream)
+  DeltaMixerStep(const DeltaMixerConfig& config, const DeltaMixerWeights& weights,
+                 const Ragged& seqs, const DeltaMixerState& state, const DeltaMixerScratch& scratch,
+                 const Kernels& kernels, Stream& stream)
       : c_(config),
         w_(weights),
         seqs_(seqs),
@@ -192,7 +192,7 @@ void delta_mixer(const DeltaMixerConfig& config, const DeltaMixerWeights& weight
                  const Ragged& seqs, const DeltaMixerState& state, const DeltaMixerScratch& scratch,
                  Residual& x, const Residual::Reader& next, const Kernels& kernels,
                  Stream& stream) {
-  Step(config, weights, seqs, state, scratch, kernels, stream).run(x, next);
+  DeltaMixerStep(config, weights, seqs, state, scratch, kernels, stream).run(x, next);
 }
 
 }  // namespace recurve

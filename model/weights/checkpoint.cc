@@ -305,6 +305,20 @@ void Checkpoint::allow_extra(const std::vector<std::string>& names) {
   allowed_extra_.insert(names.begin(), names.end());
 }
 
+int64_t Checkpoint::skip(const std::vector<std::string>& prefixes) {
+  int64_t count = 0;
+  for (const auto& file : files_) {
+    for (const TensorView& view : file->tensors()) {
+      if (std::ranges::none_of(prefixes, [&](const auto& p) { return view.name.starts_with(p); })) {
+        continue;
+      }
+      allowed_extra_.insert(std::string(view.name));
+      ++count;
+    }
+  }
+  return count;
+}
+
 void Checkpoint::copy_on_finish(const TensorView& view, DType to, Backend& backend, void* device) {
   if (view.present()) {
     copies_.push_back({.from = view, .to = to, .backend = &backend, .device = device});

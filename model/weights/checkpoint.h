@@ -76,6 +76,9 @@ class Checkpoint {
   // These may be there untaken, e.g. "lm_head.weight" with tied embeddings.
   void allow_extra(const std::vector<std::string>& names);
 
+  // Tensors whose names begin with one of these may be there untaken -> how many there are.
+  int64_t skip(const std::vector<std::string>& prefixes);
+
   bool ok() const { return missing_.count == 0 && misfit_.count == 0; }  // so far
 
   // Has finish() write the tensor as F32 or BF16 to `device` (count() elements, memory of the

@@ -36,6 +36,12 @@ class DryRun {
     Checkpoint checkpoint = open_checkpoint(options);
     checkpoint.leave_out_copies();
     model_ = load_model(checkpoint, backend_, load_options(options));
+    if (model_->state_layout().grows()) {
+      throw std::runtime_error(fmt::format(
+          "{}: model_type: {} is not served yet: its keys and values grow with a session, and the "
+          "engine gives sessions no pages; recurve-bench step measures it",
+          checkpoint.config_file(), model_->info().family));
+    }
     weights_ = backend_.allocated();
   }
 

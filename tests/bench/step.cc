@@ -65,7 +65,7 @@ struct StepOptions {
   ModelOptions model;
   SamplingParams sampling;
   std::vector<int> batch = {1, 8, 32};
-  int rows = 1, rows_per_step = 0;
+  int rows = 1, rows_per_step = 0, context = 0;
   bool recorded = true, sampled = true, ops = false, kernel_trace = false;
   double bandwidth = 0;
   double seconds = 1;
@@ -149,7 +149,14 @@ void run(const StepOptions& o, bool json) {
   WatchedBackend watched(*inner);
   Backend& backend = on_cpu ? static_cast<Backend&>(watched) : *inner;
   const auto model = o.model.load(backend);
-  const double state = static_cast<double>(model->state_layout().bytes());
+  const StateLayout layout = model->state_layout();
+  if (o.context > 0 && !layout.grows()) {
+    throw std::runtime_error(
+        "step: --context is for models with attention: states of this one have one size");
+  }
+  const double state = static_cast<double>(layout.bytes());
+  // Keys and values that one step reads: of a prompt, those before it.
+  const double read_rows = static_cast<double>(layout.page_bytes()) / kPageTokens * o.context;
   Report report(json);
   const auto bandwidth = on_cpu && o.bandwidth == 0
                              ? std::make_optional<ReadBandwidth>(o.model.threads)
@@ -170,7 +177,7 @@ void run(const StepOptions& o, bool json) {
   const int rows_per_step = o.rows_per_step > 0 ? std::min(o.rows_per_step, o.rows) : o.rows;
   for (const int sequences : o.batch) {
     StepBench bench(*model, backend, sequences, o.rows, rows_per_step,
-                    o.sampled ? std::optional(o.sampling) : std::nullopt);
+                    o.sampled ? std::optional(o.sampling) : std::nullopt, o.context);
     double read = bandwidth ? bandwidth->measure() : o.bandwidth;
     // Others may use the same units: so it is measured by turns with the steps.
     std::vector<double> dense;
@@ -181,7 +188,7 @@ void run(const StepOptions& o, bool json) {
     std::vector<OpCall> ops = on_cpu ? ops_of(bench, o.ops ? 3 : 1) : std::vector<OpCall>();
     const StepWork work = work_of(ops);
     const double bytes = static_cast<double>(model->info().weight_bytes) - work.unread +
-                         2 * state * static_cast<double>(sequences);
+                         (2 * state + read_rows) * static_cast<double>(sequences);
     nlohmann::ordered_json row{{"bench", "step"},
                                {"device", o.model.device},
                                {"weights", o.model.weights},
@@ -189,6 +196,7 @@ void run(const StepOptions& o, bool json) {
                                {"batch", sequences},
                                {"rows", o.rows},
                                {"rows_per_step", rows_per_step},
+                               {"context", o.context},
                                {"state", o.model.bf16_state ? "bf16" : "f32"},
                                {"ms", time * 1e3},
                                {"tok_per_s", sequences * o.rows / time},
@@ -225,6 +233,9 @@ void add_step(CLI::App& app, const bool& json) {
           "Rows of a sequence in one step, as recurve-server's flag of this name; the figures "
           "are of all its steps; 0: all")
       ->check(CLI::NonNegativeNumber);
+  step->add_option("--context", options->context,
+                   "Tokens that the states have absorbed before, of a model with attention")
+      ->check(CLI::Range(0, 1 << 20));
   step->add_flag("--ops", options->ops, "Also print the time of each op within the step; cpu only");
   step->add_flag("!--no-graph", options->recorded, "Launch every op instead of a CUDA graph");
 #ifdef RECURVE_KERNEL_TRACE

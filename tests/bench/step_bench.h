@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/activation_type.h"
+#include "kernels/check.h"
 #include "model/load_model.h"
 #include "server/engine/sampling_table.h"
 #include "server/startup/flag_values.h"
@@ -20,7 +21,7 @@ namespace recurve::bench {
 // A model and the device it is on, as the command line names them.
 struct ModelOptions {
   std::string config, model;
-  bool random = false, bf16_state = false;
+  bool random = false, bf16_state = false, f32_kv = false;
   std::string device = "cpu", weights = "auto", head_weights;
   int threads = 0;
   ActivationType activations = ActivationType::kF32;
@@ -34,7 +35,8 @@ struct ModelOptions {
     Checkpoint checkpoint = random ? Checkpoint::random_from(config, 1) : Checkpoint::open(model);
     return load_model(checkpoint, backend,
                       {.weights = WeightFormats::named(weights, head_weights),
-                       .state = bf16_state ? DType::kBF16 : DType::kF32});
+                       .state = bf16_state ? DType::kBF16 : DType::kF32,
+                       .kv = f32_kv ? DType::kF32 : DType::kBF16});
   }
 };
 
@@ -60,6 +62,7 @@ inline void add_model_options(CLI::App& command, ModelOptions& options) {
                      "Format of the embedding and the head; default: as --weights");
   add_activations(command, options.activations);
   command.add_flag("--bf16-state", options.bf16_state, "Store matrix states in bf16");
+  command.add_flag("--f32-kv", options.f32_kv, "Store keys and values of attention in f32");
 }
 
 // Sequences that each bring `rows` tokens, all at once or, where rows_per_step is less, so many to
@@ -67,13 +70,16 @@ inline void add_model_options(CLI::App& command, ModelOptions& options) {
 class StepBench {
  public:
   // wanted: how each sequence's next token is sampled, which is part of the last step; none: it is
-  // not.
+  // not. context: tokens that states of a model with attention have absorbed before, all zeros.
   StepBench(const Model& model, Backend& backend, int sequences, int rows, int rows_per_step,
-            std::optional<SamplingParams> wanted)
+            std::optional<SamplingParams> wanted, int64_t context = 0)
       : model_(model),
         backend_(backend),
         stream_(backend.make_stream()),
-        pool_(backend, model.state_layout(), sequences, *stream_),
+        pool_(
+            backend, model.state_layout(), sequences, *stream_, nullptr,
+            {sequences * static_cast<int32_t>(StateLayout::pages(context + rows)), context + rows}),
+        context_(static_cast<int32_t>(context)),
         arena_(backend,
                model.arena_bytes({.rows = sequences * rows_per_step, .logits = sequences})),
         logits_(backend.allocate(static_cast<size_t>(sequences) *
@@ -93,6 +99,9 @@ class StepBench {
       table_.begin(slots.back(), sampling, {}, staging_, *stream_);
     }
     pool_.wait_for_copies();
+    for (const StateSlot& slot : slots_) CHECK(pool_.grow(slot, 0, context + rows));
+    table_rows_.resize(pool_.table_words());
+    pool_.send_table(table_rows_);
     if (wanted) samples_ = {to_device(samples), samples.size()};
     const int32_t* const slots_there = to_device(slots);
     for (int first = 0; first < rows; first += rows_per_step) {
@@ -126,6 +135,7 @@ class StepBench {
 
  private:
   double seconds_of_step() {
+    if (pool_.layout().grows()) restart();
     const auto began = std::chrono::steady_clock::now();
     if (recording_ == nullptr) {
       compute();
@@ -134,6 +144,18 @@ class StepBench {
     }
     stream_->wait();
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  }
+
+  // The states have absorbed what they had at first.
+  void restart() {
+    const auto& arrays = pool_.layout().arrays;
+    for (size_t a = 0; a < arrays.size(); ++a) {
+      if (arrays[a].values != StateValues::kPosition) continue;
+      for (const StateSlot& slot : slots_) {
+        backend_.upload(pool_.array<int32_t>(a) + slot.id(), &context_, sizeof(context_), *stream_);
+      }
+    }
+    stream_->wait();
   }
 
   static SamplingVocab vocab_of(const Model& model) {
@@ -180,6 +202,8 @@ class StepBench {
   Backend& backend_;
   std::unique_ptr<Stream> stream_;
   StatePool pool_;
+  const int32_t context_;
+  std::vector<int32_t> table_rows_;
   Arena arena_;
   Buffer logits_;  // (sequences, vocab)
   Staging staging_;

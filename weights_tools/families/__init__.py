@@ -16,6 +16,7 @@ MODULES = {
     "rwkv7": ("rwkv7",),
     "delta_net": ("delta_net", "gated_deltanet"),
     "recurrent_gemma": ("recurrent_gemma",),
+    "qwen3_5": ("qwen3_5", "qwen3_5_text"),
 }
 FAMILIES = {model_type: module for module, types in MODULES.items() for model_type in types}
 

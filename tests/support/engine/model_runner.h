@@ -61,7 +61,7 @@ class ModelRunner {
       : backend_(make_backend(device, threads)),
         stream_(backend_->make_stream()),
         model_(load(directory, weights, *backend_, chunk, state)),
-        pool_(*backend_, model_->state_layout(), kSlots, *stream_),
+        pool_(*backend_, model_->state_layout(), kSlots, *stream_, nullptr, {kPages, kMostTokens}),
         arena_(*backend_, model_->arena_bytes({.rows = kMaxRows, .logits = kMaxRows})) {}
 
   struct Part {
@@ -74,11 +74,15 @@ class ModelRunner {
     std::vector<int32_t> tokens, begin{0}, slots, rows;
     int max_len = 0;
     for (const Part& part : parts) {
+      grow(*part.slot, static_cast<int64_t>(part.tokens.size()));
       tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end());
       begin.push_back(static_cast<int32_t>(tokens.size()));
       slots.push_back(part.slot->id());
       max_len = std::max(max_len, static_cast<int>(part.tokens.size()));
     }
+    std::vector<int32_t> table(pool_.table_words());
+    pool_.send_table(table);
+    stream_->wait();
     for (size_t r = 0; r < tokens.size(); ++r) rows.push_back(static_cast<int32_t>(r));
     const size_t vocab = static_cast<size_t>(model_->info().vocab);
     std::vector<float> logits(tokens.size() * vocab);
@@ -99,15 +103,27 @@ class ModelRunner {
     return logits;
   }
 
-  // A slot's array, e.g. "C", over all layers: (layers, shape).
+  // A slot's array, e.g. "C", over all layers: (layers, shape), or (layers, tokens, shape) where it
+  // grows.
   std::vector<float> state(const StateSlot& slot, const std::string& name) {
-    const StateBytes image = state_in(pool_, slot);
+    const StateLayout& layout = pool_.layout();
+    const int64_t tokens = layout.grows() ? tokens_in(slot) : 0;
+    const NewImage made = make_image(layout, tokens);
+    pool_.save(slot, made);
+    pool_.wait_until_ready(slot);
+    const auto divided = layout.pieces(tokens);
+    const auto arrays = spans_of_arrays(layout, divided, spans_of(made.image));
     std::vector<float> values;
-    size_t at = 0;
-    for (const StateArray& array : pool_.layout().arrays) {
-      const float* data = reinterpret_cast<const float*>(image.data() + at);
-      if (array.name == name) values.insert(values.end(), data, data + array.elements());
-      at += array.bytes();
+    size_t in_page = 0;
+    for (size_t a = 0; a < layout.arrays.size(); ++a) {
+      const StateArray& array = layout.arrays[a];
+      if (array.name == name && !array.per_token()) {
+        const auto* data = reinterpret_cast<const float*>(arrays[a].data());
+        values.insert(values.end(), data, data + array.elements());
+      } else if (array.name == name) {
+        add_rows(array, *made.image, layout.pieces().size(), in_page, tokens, values);
+      }
+      if (array.per_token()) in_page += array.bytes() * kPageTokens;
     }
     return values;
   }
@@ -124,7 +140,8 @@ class ModelRunner {
                                            const WeightFormats& weights, Backend& backend,
                                            int chunk, DType state = DType::kF32) {
     Checkpoint checkpoint = Checkpoint::open(directory);
-    return load_model(checkpoint, backend, {.weights = weights, .chunk = chunk, .state = state});
+    return load_model(checkpoint, backend,
+                      {.weights = weights, .chunk = chunk, .state = state, .kv = DType::kF32});
   }
 
  private:
@@ -136,7 +153,44 @@ class ModelRunner {
     return buffer;
   }
 
+  // Of an array of F32 that grows, which has (heads, kPageTokens, channels) from `in_page` on in
+  // each page; first: the piece of an image that page 0 is.
+  static void add_rows(const StateArray& array, const std::vector<StatePiece>& image, size_t first,
+                       size_t in_page, int64_t tokens, std::vector<float>& values) {
+    const int64_t heads = array.shape[0], channels = array.shape[1];
+    for (int64_t t = 0; t < tokens; ++t) {
+      const StatePiece& page = image[first + static_cast<size_t>(t / kPageTokens)];
+      const auto* rows = reinterpret_cast<const float*>(page.data.get() + in_page);
+      for (int64_t head = 0; head < heads; ++head) {
+        const float* row = rows + (head * kPageTokens + t % kPageTokens) * channels;
+        values.insert(values.end(), row, row + channels);
+      }
+    }
+  }
+
+  // That a state of a model counts.
+  int64_t tokens_in(const StateSlot& slot) {
+    const auto& arrays = pool_.layout().arrays;
+    const auto counts = std::ranges::find(arrays, StateValues::kPosition, &StateArray::values);
+    CHECK(counts != arrays.end());
+    int32_t tokens = 0;
+    backend_->download(
+        &tokens, pool_.array<int32_t>(static_cast<size_t>(counts - arrays.begin())) + slot.id(),
+        sizeof(tokens), *stream_);
+    stream_->wait();
+    return tokens;
+  }
+
+  // Pages for so many tokens more.
+  void grow(const StateSlot& slot, int64_t more) {
+    if (!pool_.layout().grows()) return;
+    const int64_t tokens = tokens_in(slot);
+    CHECK(pool_.grow(slot, tokens, tokens + more));
+  }
+
   static constexpr int kSlots = 6, kMaxRows = 256;
+  static constexpr int32_t kPages = 64;
+  static constexpr int64_t kMostTokens = 1024;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<const Model> model_;

@@ -1,0 +1,110 @@
+// Qwen3.5: what of a config is refused and how, its public sizes, and checkpoints with more than
+// text.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/dry_run_backend.h"
+#include "model/load_model.h"
+#include "model/weights/json_file.h"
+#include "tests/support/temp_dir.h"
+
+namespace recurve::testing::qwen3_5_test {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+json config_with(const json& more) {
+  json config = {{"model_type", "qwen3_5_text"}, {"hidden_size", 48},
+                 {"num_hidden_layers", 4},       {"vocab_size", 16},
+                 {"intermediate_size", 40},      {"num_attention_heads", 4},
+                 {"num_key_value_heads", 2},     {"head_dim", 16},
+                 {"linear_num_key_heads", 2},    {"linear_num_value_heads", 4},
+                 {"linear_key_head_dim", 16},    {"linear_value_head_dim", 16}};
+  for (const auto& [key, value] : more.items()) config[key] = value;
+  return config;
+}
+
+std::unique_ptr<const Model> load(const json& config) {
+  static const std::unique_ptr<Backend> backend = make_backend("reference");
+  static DryRunBackend dry_run(*backend);
+  Checkpoint checkpoint = Checkpoint::random(config, 1);
+  checkpoint.leave_out_copies();
+  return load_model(checkpoint, dry_run, {});
+}
+
+std::string error_for(const json& more) {
+  return error_of([&] { load(config_with(more)); });
+}
+
+TEST(Qwen35Config, RefusesWhatWouldChangeTheMaths) {
+  EXPECT_EQ(error_for(json::object()), "");
+  EXPECT_EQ(error_for({{"rope_parameters",
+                        {{"rope_type", "default"},
+                         {"rope_theta", 1e7},
+                         {"partial_rotary_factor", 0.25},
+                         {"mrope_section", {1, 1, 0}},
+                         {"mrope_interleaved", true}}}}),
+            "");
+  EXPECT_THAT(error_for({{"rope_parameters", {{"rope_type", "yarn"}, {"factor", 4.0}}}}),
+              HasSubstr("rope_parameters: wanted rope_type \"default\""));
+  EXPECT_THAT(error_for({{"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}}}),
+              HasSubstr("rope_scaling"));
+  EXPECT_THAT(error_for({{"layer_types", {"full_attention"}}}),
+              HasSubstr("layer_types: wanted a list of 4 layers"));
+  EXPECT_THAT(error_for({{"layer_types",
+                          {"full_attention", "full_attention", "mamba", "linear_attention"}}}),
+              HasSubstr("layer_types: wanted \"linear_attention\" or \"full_attention\""));
+  EXPECT_THAT(error_for({{"num_key_value_heads", 3}}), HasSubstr("num_key_value_heads"));
+  EXPECT_THAT(error_for({{"linear_num_value_heads", 3}}), HasSubstr("linear_num_value_heads"));
+  EXPECT_THAT(error_for({{"hidden_act", "gelu"}}), HasSubstr("hidden_act"));
+  EXPECT_THAT(error_for({{"attn_output_gate", false}}), HasSubstr("attn_output_gate"));
+  EXPECT_THAT(error_for({{"partial_rotary_factor", 0.01}}), HasSubstr("partial_rotary_factor"));
+  EXPECT_THAT(error_for({{"rope_parameters", {{"partial_rotary_factor", -1.0}}}}),
+              HasSubstr("partial_rotary_factor: wanted a number in (0, 1]"));
+  EXPECT_THAT(error_for({{"rope_parameters", {{"rope_theta", 0.0}}}}), HasSubstr("rope_theta"));
+  EXPECT_THAT(error_for({{"some_new_key", 1}}), HasSubstr("some_new_key"));
+}
+
+TEST(Qwen35Config, EveryFourthLayerIsAttentionUnlessLayersSayOtherwise) {
+  const auto kinds = [](const json& more) {
+    std::string kinds;
+    for (const StateArray& array : load(config_with(more))->state_layout().arrays) {
+      kinds += array.name + " ";
+    }
+    return kinds;
+  };
+  EXPECT_EQ(kinds(json::object()), "S conv S conv S conv keys values position ");
+  EXPECT_EQ(kinds({{"full_attention_interval", 2}}),
+            "S conv keys values S conv keys values position ");
+  EXPECT_EQ(
+      kinds({{"num_hidden_layers", 2}, {"layer_types", {"full_attention", "linear_attention"}}}),
+      "keys values S conv position ");
+  EXPECT_EQ(load(config_with({{"max_position_embeddings", 77}}))->info().most_tokens, 77);
+}
+
+struct Public {
+  const char* file;
+  int64_t parameters, slot, token;  // bytes of a state: at any length, and of each token
+};
+
+TEST(Qwen35Config, HasThePublishedSize) {
+  // 3 delta layers to one of attention: four layers and few tokens, the rest by multiplication.
+  for (const Public& p : {Public{"qwen3.5-0.8b", 752'393'024, 18'874'368 + 1'327'104, 12'288},
+                          Public{"qwen3.5-9b", 8'953'803'264, 50'331'648 + 2'359'296, 32'768}}) {
+    json config =
+        read_json_file(std::string(RECURVE_SOURCE_DIR) + "/tests/configs/" + p.file + ".json", 1e6);
+    const int64_t vocab = config["vocab_size"], D = config["hidden_size"];
+    const int64_t groups = config["num_hidden_layers"].get<int64_t>() / 4;
+    config["vocab_size"] = 16;
+    config["num_hidden_layers"] = 4;
+    const auto model = load(config);
+    const int64_t tables = config["tie_word_embeddings"] ? 1 : 2;
+    const int64_t layers = model->info().parameters - tables * 16 * D - D;
+    EXPECT_EQ(groups * layers + tables * vocab * D + D, p.parameters) << p.file;
+    const StateLayout layout = model->state_layout();
+    EXPECT_EQ(groups * (static_cast<int64_t>(layout.bytes()) - 4), p.slot) << p.file;
+    EXPECT_EQ(groups * static_cast<int64_t>(layout.page_bytes()), p.token * kPageTokens) << p.file;
+  }
+}
+
+}  // namespace recurve::testing::qwen3_5_test

@@ -1,0 +1,248 @@
+"""Qwen3.5 and Qwen3.6, dense (model_type "qwen3_5" and "qwen3_5_text"), text only, with transformers' config and names.
+
+A layer is a gated delta rule ("linear_attention") or attention ("full_attention"), each with an MLP after it. Tensors:
+model.embed_tokens.weight, model.norm.weight, lm_head.weight unless tied, and for each layer input_layernorm,
+post_attention_layernorm, mlp.{gate,up,down}_proj; linear_attn.in_proj_qkv [2 HK DK + H DV, D], in_proj_z, in_proj_b and
+in_proj_a [H, D], conv1d.weight [channels, 1, width], A_log, dt_bias [H], norm.weight [DV], out_proj; or
+self_attn.{q,k,v,o}_proj, q_norm and k_norm [head]. q_proj has for each head its queries, then its gate. A checkpoint
+of Qwen3_5ForConditionalGeneration has model.language_model. where these have model.; mtp.* and model.visual.* are of
+no use here.
+Norms have what their weights are more than 1, but for linear_attn.norm.
+Golden states: S [delta layers, H, DK, DV]; conv [delta layers, channels, width - 1], oldest first; keys and values
+[attention layers, T, KV heads, head], keys turned; position I32 [1].
+
+    x = E[token];  y = rms(x) (1 + w)
+    q, k, v = silu(conv(W y)), q and k of each head divided by their length;  b = sigmoid(Wb y)
+    S = exp(-exp(A_log) softplus(Wa y + dt_bias)) S;  S = S + k (b (v - k^T S))^T;  o = (q / sqrt(DK))^T S
+    x = x + Wo (rms_of_head(o) w silu(Wz y))
+    or q, gate, k, v = W y;  q, k = turn(rms_of_head(.) (1 + w));  x = x + Wo (softmax(q k^T / sqrt(head)) v sigmoid(gate))
+    x = x + Wdown (silu(Wgate z) Wup z), z = rms(x) (1 + w);  logits = head rms(x) (1 + w)
+"""
+
+import dataclasses
+
+import numpy as np
+
+from weights_tools.families import common, delta_net
+
+LENGTH_EPS = 1e-6
+
+# In the names of matrices that other ops than linear layers read, which quantize leaves as they are.
+OTHER_OPS = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    D: int
+    layers: int
+    vocab: int
+    F: int
+    QH: int  # heads of queries in attention
+    KVH: int
+    head: int
+    H: int  # heads of values of the delta rule
+    HK: int
+    DK: int
+    DV: int
+    types: tuple = ()
+    width: int = 4
+    eps: float = 1e-6
+    theta: float = 10000.0
+    rotary: float = 0.25
+    tied: bool = False
+    attention_bias: bool = False
+
+    def attends(self, layer):
+        return self.types[layer] == "full_attention"
+
+    @property
+    def attention_layers(self):
+        return sum(map(self.attends, range(self.layers)))
+
+    @property
+    def channels(self):
+        """Of the convolution: queries, keys and values."""
+        return 2 * self.HK * self.DK + self.H * self.DV
+
+    @property
+    def turned(self):
+        """Channels of a head that are turned by their position."""
+        return int(self.head * self.rotary)
+
+
+def config_from_dict(values):
+    values = {**values, **values.get("text_config", {})}
+    get, layers = values.get, values["num_hidden_layers"]
+    if get("hidden_act", "silu") != "silu":
+        raise ValueError("hidden_act: wanted silu")
+    rope = get("rope_parameters") or get("rope_scaling") or {}
+    if rope.get("rope_type", rope.get("type", "default")) not in ("default", "mrope"):
+        raise ValueError("rope_parameters.rope_type: wanted default")
+    interval = get("full_attention_interval", 4)
+    every = ["linear_attention" if (i + 1) % interval else "full_attention" for i in range(layers)]
+    return Config(
+        D=values["hidden_size"],
+        layers=layers,
+        vocab=values["vocab_size"],
+        F=values["intermediate_size"],
+        QH=values["num_attention_heads"],
+        KVH=get("num_key_value_heads", 4),
+        head=get("head_dim") or 256,
+        H=get("linear_num_value_heads", 32),
+        HK=get("linear_num_key_heads", 16),
+        DK=get("linear_key_head_dim", 128),
+        DV=get("linear_value_head_dim", 128),
+        types=tuple(get("layer_types") or every),
+        width=get("linear_conv_kernel_dim", 4),
+        eps=get("rms_norm_eps", 1e-6),
+        theta=rope.get("rope_theta", get("rope_theta", 10000.0)),
+        rotary=rope.get("partial_rotary_factor", get("partial_rotary_factor", 0.25)),
+        tied=get("tie_word_embeddings", False),
+        attention_bias=get("attention_bias", False),
+    )
+
+
+def layer_shapes(config, layer):
+    c = config
+    shapes = {"input_layernorm.weight": (c.D,), "post_attention_layernorm.weight": (c.D,)}
+    for name in ("gate", "up"):
+        shapes[f"mlp.{name}_proj.weight"] = (c.F, c.D)
+    shapes["mlp.down_proj.weight"] = (c.D, c.F)
+    if c.attends(layer):
+        a = "self_attn."
+        for name, rows in (("q", 2 * c.QH * c.head), ("k", c.KVH * c.head), ("v", c.KVH * c.head)):
+            shapes[f"{a}{name}_proj.weight"] = (rows, c.D)
+            if c.attention_bias:
+                shapes[f"{a}{name}_proj.bias"] = (rows,)
+        shapes[a + "o_proj.weight"] = (c.D, c.QH * c.head)
+        if c.attention_bias:
+            shapes[a + "o_proj.bias"] = (c.D,)
+        return shapes | {a + "q_norm.weight": (c.head,), a + "k_norm.weight": (c.head,)}
+    a = "linear_attn."
+    return shapes | {
+        a + "in_proj_qkv.weight": (c.channels, c.D),
+        a + "in_proj_z.weight": (c.H * c.DV, c.D),
+        a + "in_proj_b.weight": (c.H, c.D),
+        a + "in_proj_a.weight": (c.H, c.D),
+        a + "conv1d.weight": (c.channels, 1, c.width),
+        a + "A_log": (c.H,),
+        a + "dt_bias": (c.H,),
+        a + "norm.weight": (c.DV,),
+        a + "out_proj.weight": (c.D, c.H * c.DV),
+    }
+
+
+def tensor_shapes(config):
+    c = config
+    shapes = {"model.embed_tokens.weight": (c.vocab, c.D), "model.norm.weight": (c.D,)}
+    if not c.tied:
+        shapes["lm_head.weight"] = (c.vocab, c.D)
+    for i in range(c.layers):
+        shapes |= {f"model.layers.{i}.{name}": shape for name, shape in layer_shapes(c, i).items()}
+    return shapes
+
+
+def parameters(config):
+    return common.count(tensor_shapes(config))
+
+
+def state_bytes(config, matrix_bytes=4):
+    """The part of a fixed size; matrix_bytes: of a value of S."""
+    c = config
+    delta = c.layers - c.attention_layers
+    return delta * (matrix_bytes * c.H * c.DK * c.DV + 4 * c.channels * (c.width - 1))
+
+
+def state_bytes_of_token(config, value_bytes=2):
+    """Keys and values; value_bytes: of one of their values."""
+    c = config
+    return c.attention_layers * 2 * c.KVH * c.head * value_bytes
+
+
+def mixer_flops(config, chunk):
+    """Of a prompt's token outside the weights, without attention, whose work follows the length of the prompt."""
+    c = config
+    delta = c.layers - c.attention_layers
+    return delta * c.H * (chunk * (4 * c.DK + 4 * c.DV) + 6 * c.DK * c.DV)
+
+
+def decode_weight_bytes(config, bytes_per_weight=2):
+    embedding = 0 if config.tied else config.vocab * config.D
+    return bytes_per_weight * (parameters(config) - embedding)
+
+
+def norm(x, weight, eps):
+    return common.rms(x, 1 + weight, eps)
+
+
+def delta_rule(c, w, y, S, conv):
+    """One token; S and conv of the layer are changed in place."""
+    joined = common.silu(common.convolve(w["conv1d.weight"], 0, w["in_proj_qkv.weight"] @ y, conv))
+    q, k, v = np.split(joined, np.cumsum([c.HK * c.DK, c.HK * c.DK]))
+    q, k = (x.reshape(c.HK, -1) for x in (q, k))
+    q, k = ((x / np.sqrt((x * x).sum(-1, keepdims=True) + LENGTH_EPS)).repeat(c.H // c.HK, 0) for x in (q, k))
+    beta = common.sigmoid(w["in_proj_b.weight"] @ y)
+    g = -np.exp(w["A_log"]) * np.logaddexp(0, w["in_proj_a.weight"] @ y + w["dt_bias"])
+    o = delta_net.update(S, q / np.sqrt(c.DK), k, v.reshape(c.H, -1), beta, g)
+    o = common.rms(o, w["norm.weight"], c.eps).reshape(-1) * common.silu(w["in_proj_z.weight"] @ y)
+    return w["out_proj.weight"] @ o
+
+
+def turned(c, x, position):
+    """x [heads, head]: pairs (j, j + n / 2) of the first n channels."""
+    n = c.turned
+    powers = np.arange(0, n, 2, dtype=np.float32) / np.float32(n)
+    angle = position * (1 / np.float32(c.theta) ** powers).astype(np.float64)  # in fp32, as transformers has them
+    a, b, rest = x[:, : n // 2], x[:, n // 2 : n], x[:, n:]
+    return np.concatenate([a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle), rest], 1)
+
+
+def attention(c, w, y, keys, values):
+    """One token, whose key and value are added to the lists of those before."""
+    q, k, v = (
+        (w[f"{n}_proj.weight"] @ y + w.get(f"{n}_proj.bias", 0)).reshape(heads, -1)
+        for n, heads in (("q", c.QH), ("k", c.KVH), ("v", c.KVH))
+    )
+    q, gate = q[:, : c.head], q[:, c.head :]
+    position = len(keys)
+    q, k = (turned(c, norm(x, w[f"{n}_norm.weight"], c.eps), position) for n, x in (("q", q), ("k", k)))
+    keys.append(k)
+    values.append(v)
+    k, v = (np.array(x).repeat(c.QH // c.KVH, 1) for x in (keys, values))
+    scores = np.einsum("hd,xhd->hx", q, k) / np.sqrt(c.head)
+    weights = np.exp(scores - scores.max(1, keepdims=True))
+    o = np.einsum("hx,xhd->hd", weights / weights.sum(1, keepdims=True), v)
+    return w["o_proj.weight"] @ (o * common.sigmoid(gate)).reshape(-1) + w.get("o_proj.bias", 0)
+
+
+def feed_forward(w, z):
+    return w["down_proj.weight"] @ (common.silu(w["gate_proj.weight"] @ z) * (w["up_proj.weight"] @ z))
+
+
+def run(config, tensors, tokens):
+    """The step recurrence in fp64. tensors: name -> Tensor. -> logits [T, V], states."""
+    c, attends = config, config.attention_layers
+    weights = {n: t.float32().astype(np.float64) for n, t in tensors.items()}
+    S = np.zeros((c.layers - attends, c.H, c.DK, c.DV))
+    conv = np.zeros((c.layers - attends, c.channels, c.width - 1))
+    keys, values = [[] for _ in range(attends)], [[] for _ in range(attends)]
+    layers = [common.under(weights, f"model.layers.{i}.") for i in range(c.layers)]
+    mixers = [common.under(w, "self_attn." if c.attends(i) else "linear_attn.") for i, w in enumerate(layers)]
+    mlps = [common.under(w, "mlp.") for w in layers]
+    table = weights["model.embed_tokens.weight"]
+    head = table if c.tied else weights["lm_head.weight"]
+    logits = []
+    for token in tokens:
+        x, d, a = table[token], 0, 0
+        for i in range(c.layers):
+            y = norm(x, layers[i]["input_layernorm.weight"], c.eps)
+            if c.attends(i):
+                x = x + attention(c, mixers[i], y, keys[a], values[a])
+                a += 1
+            else:
+                x = x + delta_rule(c, mixers[i], y, S[d], conv[d])
+                d += 1
+            x = x + feed_forward(mlps[i], norm(x, layers[i]["post_attention_layernorm.weight"], c.eps))
+        logits.append(head @ norm(x, weights["model.norm.weight"], c.eps))
+    return np.array(logits), {"S": S, "conv": conv, "keys": np.array(keys), "values": np.array(values),
+                              "position": np.array([len(tokens)], np.int32)}
