@@ -286,8 +286,8 @@ TEST(ChatTemplate, RefusesMoreValuesThanItMayHold) {
   EXPECT_EQ(refusal(chatml, conversation(std::vector<ChatMessage>(messages, user("")))),
             "rendered");
   EXPECT_EQ(refusal(chatml, conversation(std::vector<ChatMessage>(messages + 1, user("")))),
-            fmt::format("there are {} messages, the limit is {} for a total of {} bytes", messages + 1,
-                        messages, 4 * (messages + 1)));
+            fmt::format("there are {} messages, the limit is {} for a total of {} bytes",
+                        messages + 1, messages, 4 * (messages + 1)));
 }
 
 TEST(ChatTemplate, NobodyWaitsForWhatIsUnwanted) {

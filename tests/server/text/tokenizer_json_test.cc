@@ -5,8 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "server/text/stream_decoder.h"
 #include "server/text/json/json_fields.h"
+#include "server/text/stream_decoder.h"
 #include "tests/server/text/data.h"
 #include "tests/support/temp_dir.h"
 
@@ -260,8 +260,9 @@ TEST(TokenizerJson, BadDecoders) {
     });
   };
   EXPECT_EQ(with({{"type", "Fuse"}}), "");
-  EXPECT_EQ(with({{"type", "ByteFallback"}}),
-            "file: a decoder with a step of type \"ByteFallback\" at this position is not supported");
+  EXPECT_EQ(
+      with({{"type", "ByteFallback"}}),
+      "file: a decoder with a step of type \"ByteFallback\" at this position is not supported");
   EXPECT_EQ(with({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}),
             "file: decoder.type = \"Strip\" is not supported");
 }

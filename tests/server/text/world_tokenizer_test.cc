@@ -78,7 +78,8 @@ TEST(WorldVocabulary, WhatIsNotOfTheFormIsRefusedByItsLine) {
   EXPECT_EQ(problem("70000 'zzqzz' 5"), "");
   EXPECT_EQ(problem("70000 zzqzz 5"), at + "expected a literal in quotes");
   EXPECT_EQ(problem("70000 'zzqzz' 6"), at + "the literal has 5 bytes, expected 6");
-  EXPECT_EQ(problem("70000 'zz'qzz' 6"), at + "the literal ends before the last number of the line");
+  EXPECT_EQ(problem("70000 'zz'qzz' 6"),
+            at + "the literal ends before the last number of the line");
   EXPECT_EQ(problem("70000 'zz\\' 3"), at + "the literal ends in an escape");
   EXPECT_EQ(problem("70000 'zz\\q' 3"), at + "the escape \\q is not supported");
   EXPECT_EQ(problem("70000 'zz\\xg0' 3"), at + "an escape is not a valid character");
