@@ -3,11 +3,11 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/bf16.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/targets.h"
+#include "kernels/page_check.h"
 
 #ifndef RECURVE_CPU_PAGED_ATTENTION_ONCE
 #define RECURVE_CPU_PAGED_ATTENTION_ONCE
@@ -25,15 +25,15 @@ struct QueryBlock {
   int64_t queries() const { return (end - row) * heads(); }
   int64_t row_of(int64_t query) const { return row + query / heads(); }
   int64_t head_of(int64_t query) const { return group * heads() + query % heads(); }
-  const float* q(int64_t query) const {
-    return args.q + row_of(query) * args.q_stride + head_of(query) * args.D;
-  }
+  const float* q(int64_t query) const { return args.q_at(row_of(query), head_of(query)); }
+  int64_t parts() const { return args.position[end - 1] / kAttentionPart + 1; }
   // Keys of the part that begins at `from` that the query sees.
   int64_t keys(int64_t query, int64_t from) const {
     return std::clamp<int64_t>(args.position[row_of(query)] + 1 - from, 0, kAttentionPart);
   }
-  // (kPageTokens, D) of the page of the token at x.
+  // This head of the page of the token at x; null behind the last token of the block.
   const std::byte* page(const PagedData& paged, int64_t x) const {
+    if (x > args.position[end - 1]) return nullptr;
     const int64_t number = paged.table[int64_t{slot} * paged.most + x / kPageTokens];
     return static_cast<const std::byte*>(paged.data) + number * paged.page_bytes +
            group * kPageTokens * args.D * static_cast<int64_t>(size_of(paged.dtype));
@@ -60,142 +60,215 @@ struct QuerySums {
 #include <hwy/foreach_target.h>
 
 #include "kernels/cpu/linear/dot_tile-inl.h"
+#include "kernels/cpu/recurrence/stored_state-inl.h"
 #include "kernels/cpu/vector_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace recurve::cpu::HWY_NAMESPACE {
 
-// Products of ROWS queries from `query` on with the keys of a part, as many as the last sees, each
-// of the same shape whatever stands around it (dot_tile-inl.h).
-template <int ROWS, typename T>
-void products(const QueryBlock& block, int64_t query, int64_t from, float* scores) {
-  const float* q[ROWS];
-  for (int i = 0; i < ROWS; ++i) q[i] = block.q(query + i);
-  const int64_t keys = block.keys(query + ROWS - 1, from);
-  for (int64_t at = 0; at < keys; at += kPageTokens) {
-    float* to[ROWS];
-    for (int i = 0; i < ROWS; ++i) to[i] = scores + (query + i) * kAttentionPart + at;
-    const auto* page = reinterpret_cast<const T*>(block.page(block.args.keys, from + at));
-    dot_rows(block.args.D, q, page, block.args.D, std::min(keys - at, kPageTokens), to);
-  }
+// A tile of sums: queries, and vectors of keys or of channels.
+#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3) || HWY_TARGET == HWY_NEON
+constexpr int kQueryRows = 6, kQueryVectors = 4;
+#else
+constexpr int kQueryRows = 6, kQueryVectors = 2;
+#endif
+
+// Asks for what is read next, as many bytes as are read here, which stand `at` behind the beginning
+// of a page of a head. Pages are anywhere, so the processor does not foresee them.
+template <int64_t BYTES>
+HWY_INLINE void fetch_next(const std::byte* next, int64_t at) {
+  constexpr int64_t kLines = std::max<int64_t>(1, BYTES / kLine);
+  if (next != nullptr) fetch_lines<kLines, FetchFar>(next + at);
 }
 
-// The weights of one query's keys, from their products with it.
-void weigh(const QueryBlock& block, int64_t query, int64_t keys, float* scores, QuerySums& sums) {
-  float largest = -std::numeric_limits<float>::infinity();
-  for (int64_t x = 0; x < keys; ++x) {
-    scores[x] *= block.args.scale;
-    largest = scores[x] > largest ? scores[x] : largest;
-  }
-  sums.largest[query] = largest;
-  sums.weights[query] = sum_over(keys, [&](auto d, int64_t x) HWY_ATTR {
-    const auto weight = exp(d, hn::Sub(hn::LoadU(d, scores + x), hn::Set(d, largest)));
-    hn::StoreU(weight, d, scores + x);
-    return weight;
-  });
-}
-
-HWY_INLINE hn::Vec<OneFloat> load_one(const float* p) { return hn::LoadU(OneFloat(), p); }
-HWY_INLINE hn::Vec<OneFloat> load_one(const hwy::bfloat16_t* p) {
-  uint16_t bits;
-  std::memcpy(&bits, p, sizeof(bits));
-  return hn::Set(OneFloat(), bf16_to_f32(bits));
-}
-template <class D, typename T>
-HWY_INLINE hn::Vec<D> load_value(D, const T* p) {
-  if constexpr (std::is_same_v<D, OneFloat>) {
-    return load_one(p);
-  } else {
-    return load_widened(p);
-  }
-}
-
-// Sums of values of ROWS queries, VECTORS vectors of channels from `channel` on: the oldest key's
-// comes first. The first query sees the fewest keys.
-template <int ROWS, int VECTORS, typename T, class D>
-void add_values(D d, const QueryBlock& block, int64_t query, int64_t from, int64_t channel,
-                const float* scores, QuerySums& sums) {
-  hn::Vec<D> sum[ROWS][VECTORS];
-  HWY_UNROLL(8)
-  for (int i = 0; i < ROWS; ++i) {
-    HWY_UNROLL(4)
-    for (int j = 0; j < VECTORS; ++j) sum[i][j] = hn::Zero(d);
-  }
-  const float* weights = scores + query * kAttentionPart;
-  const int64_t all = block.keys(query, from), most = block.keys(query + ROWS - 1, from);
-  for (int64_t at = 0; at < most; at += kPageTokens) {
-    const auto* value =
-        reinterpret_cast<const T*>(block.page(block.args.values, from + at)) + channel;
-    const int64_t end = std::min(at + kPageTokens, most);
-    int64_t x = at;
-    for (; x < std::min(end, all); ++x, value += block.args.D) {
+// Products of ROWS queries with the keys of a page (D, kPageTokens): each adds up its channels in
+// their order.
+template <int ROWS, class T>
+void products(int64_t D, const float* const (&q)[ROWS], const T* page, const std::byte* next,
+              float* const (&scores)[ROWS]) {
+  const Floats d;
+  constexpr int64_t kKeys = kQueryVectors * hn::MaxLanes(d);
+  static_assert(kPageTokens % kKeys == 0);
+  for (int64_t key = 0; key < kPageTokens; key += kKeys) {
+    hn::Vec<Floats> sum[ROWS][kQueryVectors];
+    HWY_UNROLL(8)
+    for (int i = 0; i < ROWS; ++i) {
       HWY_UNROLL(4)
-      for (int j = 0; j < VECTORS; ++j) {
-        const auto channels = load_value(d, value + j * hn::MaxLanes(d));
-        HWY_UNROLL(8)
-        for (int i = 0; i < ROWS; ++i) {
-          const auto weight = hn::Set(d, weights[i * kAttentionPart + x]);
-          sum[i][j] = hn::MulAdd(weight, channels, sum[i][j]);
-        }
-      }
+      for (int j = 0; j < kQueryVectors; ++j) sum[i][j] = hn::Zero(d);
     }
-    for (; x < end; ++x, value += block.args.D) {  // that only later queries see
+    for (int64_t c = 0; c < D; ++c) {
+      fetch_next<kKeys * sizeof(T)>(next, (key * D + c * kKeys) * int64_t{sizeof(T)});
+      hn::Vec<Floats> keys[kQueryVectors];
+      load_columns(d, page + c * kPageTokens + key, keys);
+      HWY_UNROLL(4)
+      for (int j = 0; j < kQueryVectors; ++j) keep_in_register(keys[j]);
       HWY_UNROLL(8)
       for (int i = 0; i < ROWS; ++i) {
-        if (x >= block.keys(query + i, from)) continue;
-        const auto weight = hn::Set(d, weights[i * kAttentionPart + x]);
+        auto factor = hn::Set(d, q[i][c]);
+        keep_in_register(factor);
         HWY_UNROLL(4)
-        for (int j = 0; j < VECTORS; ++j) {
-          sum[i][j] = hn::MulAdd(weight, load_value(d, value + j * hn::MaxLanes(d)), sum[i][j]);
-        }
+        for (int j = 0; j < kQueryVectors; ++j) sum[i][j] = hn::MulAdd(factor, keys[j], sum[i][j]);
       }
+    }
+    HWY_UNROLL(8)
+    for (int i = 0; i < ROWS; ++i) store_as_columns<T>(d, sum[i], scores[i] + key);
+  }
+}
+
+// scores *= scale; the largest of them.
+float scale_scores(int64_t keys, float scale, float* scores) {
+  const Floats d;
+  constexpr int64_t kLanes = hn::MaxLanes(d);
+  auto most = hn::Set(d, -std::numeric_limits<float>::infinity());
+  int64_t x = 0;
+  for (; x + kLanes <= keys; x += kLanes) {
+    const auto score = hn::Mul(hn::LoadU(d, scores + x), hn::Set(d, scale));
+    hn::StoreU(score, d, scores + x);
+    most = hn::Max(most, score);
+  }
+  float largest = hn::GetLane(hn::MaxOfLanes(d, most));
+  for (; x < keys; ++x) {
+    scores[x] *= scale;
+    largest = scores[x] > largest ? scores[x] : largest;
+  }
+  return largest;
+}
+
+// The weights of one query's keys, from their products with it: into `scores`, and their sum.
+float weigh(int64_t keys, float largest, float* scores) {
+  constexpr int64_t kLanes = hn::MaxLanes(Floats());
+  float sums[kTogether * kLanes] = {}, rest = 0;
+  for_several<kTogether>(keys, [&]<int COUNT>(auto d, int64_t x) HWY_ATTR {
+    hn::Vec<decltype(d)> weights[COUNT];
+    each<COUNT>([&](int i) HWY_ATTR {
+      const auto score = hn::LoadU(d, scores + x + i * hn::MaxLanes(d));
+      weights[i] = at_least(d, -104.0f, hn::Sub(score, hn::Set(d, largest)));
+    });
+    exps_of_bounded(d, weights);
+    each<COUNT>([&](int i) HWY_ATTR {
+      float* sum = hn::MaxLanes(d) == kLanes ? sums + i * kLanes : &rest;
+      hn::StoreU(weights[i], d, scores + x + i * hn::MaxLanes(d));
+      hn::StoreU(hn::Add(hn::LoadU(d, sum), weights[i]), d, sum);
+    });
+  });
+  return rest + sum_over(kTogether * kLanes,
+                         [&](auto d, int64_t i) HWY_ATTR { return hn::LoadU(d, sums + i); });
+}
+
+// Adds the values of `keys` tokens of a page to sums of ROWS queries, VECTORS vectors of channels:
+// the oldest comes first. values, weights and sums begin at the first token and channel.
+template <int ROWS, int VECTORS, class T, class D>
+HWY_INLINE void add_channels(D d, int64_t keys, int64_t width, const T* values,
+                             const std::byte* next, const float* const (&weights)[ROWS],
+                             float* const (&sums)[ROWS]) {
+  hn::Vec<D> sum[ROWS][VECTORS];
+  HWY_UNROLL(8)
+  for (int i = 0; i < ROWS; ++i) load_as_columns<T>(d, sums[i], sum[i]);
+  for (int64_t x = 0; x < keys; ++x, values += width) {
+    constexpr int64_t kBytes = VECTORS * hn::MaxLanes(d) * sizeof(T);
+    fetch_next<kBytes>(next, x * kBytes);
+    hn::Vec<D> channels[VECTORS];
+    load_columns(d, values, channels);
+    HWY_UNROLL(8)
+    for (int i = 0; i < ROWS; ++i) {
+      const auto weight = hn::Set(d, weights[i][x]);
+      HWY_UNROLL(4)
+      for (int j = 0; j < VECTORS; ++j) sum[i][j] = hn::MulAdd(weight, channels[j], sum[i][j]);
     }
   }
   HWY_UNROLL(8)
-  for (int i = 0; i < ROWS; ++i) {
-    float* to = sums.values + (query + i) * sums.width + channel;
-    HWY_UNROLL(4)
-    for (int j = 0; j < VECTORS; ++j) hn::StoreU(sum[i][j], d, to + j * hn::MaxLanes(d));
-  }
+  for (int i = 0; i < ROWS; ++i) store_as_columns<T>(d, sum[i], sums[i]);
 }
 
-template <int ROWS, typename T>
+template <int ROWS, class T>
+void add_values(int64_t keys, int64_t width, const T* values, const std::byte* next,
+                const float* const (&weights)[ROWS], float* const (&sums)[ROWS]) {
+  constexpr int64_t kLanes = hn::MaxLanes(Floats());
+  int64_t channel = 0;
+  const auto add = [&]<int VECTORS>(auto d) HWY_ATTR {
+    float* at[ROWS];
+    for (int i = 0; i < ROWS; ++i) at[i] = sums[i] + channel;
+    const std::byte* after =
+        next == nullptr ? nullptr : next + channel * kPageTokens * int64_t{sizeof(T)};
+    add_channels<ROWS, VECTORS>(d, keys, width, values + channel, after, weights, at);
+    channel += VECTORS * hn::MaxLanes(d);
+  };
+  while (channel + kQueryVectors * kLanes <= width)
+    add.template operator()<kQueryVectors>(Floats());
+  while (channel + kLanes <= width) add.template operator()<1>(Floats());
+  while (channel < width) add.template operator()<1>(OneFloat());
+}
+
+// The part of ROWS queries from `query` on. The first of them sees the fewest keys, and what only
+// others see is nothing that it multiplies by zero.
+template <int ROWS, class T>
 void part_of_queries(const QueryBlock& block, int64_t query, int64_t from, float* scores,
                      QuerySums& sums) {
-  constexpr int64_t kLanes = hn::MaxLanes(Floats());
-  products<ROWS, T>(block, query, from, scores);
+  const PagedAttentionArgs& a = block.args;
+  const int64_t most = block.keys(query + ROWS - 1, from);
+  const bool fetches = query == 0;
+  const float* q[ROWS];
+  for (int i = 0; i < ROWS; ++i) q[i] = block.q(query + i);
+  for (int64_t at = 0; at < most; at += kPageTokens) {
+    float* to[ROWS];
+    for (int i = 0; i < ROWS; ++i) to[i] = scores + (query + i) * kAttentionPart + at;
+    const bool last = at + kPageTokens >= most;
+    const std::byte* next =
+        last ? block.page(a.values, from) : block.page(a.keys, from + at + kPageTokens);
+    products(a.D, q, reinterpret_cast<const T*>(block.page(a.keys, from + at)),
+             fetches ? next : nullptr, to);
+  }
   for (int i = 0; i < ROWS; ++i) {
-    weigh(block, query + i, block.keys(query + i, from), scores + (query + i) * kAttentionPart,
-          sums);
+    const int64_t keys = block.keys(query + i, from);
+    float* of_query = scores + (query + i) * kAttentionPart;
+    sums.largest[query + i] = scale_scores(keys, a.scale, of_query);
+    sums.weights[query + i] = weigh(keys, sums.largest[query + i], of_query);
+    std::fill_n(sums.values + (query + i) * a.D, a.D, 0.0f);
   }
-  const int64_t D = block.args.D;
-  int64_t at = 0;
-  for (; at + 4 * kLanes <= D; at += 4 * kLanes) {
-    add_values<ROWS, 4, T>(Floats(), block, query, from, at, scores, sums);
+  for (int64_t at = 0; at < most; at += kPageTokens) {
+    const auto* values = reinterpret_cast<const T*>(block.page(a.values, from + at));
+    const bool last = at + kPageTokens >= kAttentionPart;
+    const std::byte* next = last ? block.page(a.keys, from + kAttentionPart)
+                                 : block.page(a.values, from + at + kPageTokens);
+    const float* weights[ROWS];
+    float* to[ROWS];
+    for (int i = 0; i < ROWS; ++i) {
+      weights[i] = scores + (query + i) * kAttentionPart + at;
+      to[i] = sums.values + (query + i) * a.D;
+    }
+    const int64_t all = std::clamp<int64_t>(block.keys(query, from) - at, 0, kPageTokens);
+    add_values(all, a.D, values, fetches ? next : nullptr, weights, to);
+    for (int i = 1; i < ROWS; ++i) {
+      const int64_t more =
+          std::clamp<int64_t>(block.keys(query + i, from) - at, 0, kPageTokens) - all;
+      const float* const weight[] = {weights[i] + all};
+      float* const sum[] = {to[i]};
+      if (more > 0) add_values(more, a.D, values + all * a.D, nullptr, weight, sum);
+    }
   }
-  for (; at + kLanes <= D; at += kLanes) {
-    add_values<ROWS, 1, T>(Floats(), block, query, from, at, scores, sums);
-  }
-  for (; at < D; ++at) add_values<ROWS, 1, T>(OneFloat(), block, query, from, at, scores, sums);
 }
 
-template <typename T>
+template <class T>
 void part_of(const QueryBlock& block, int64_t from, float* scores, QuerySums& sums) {
   int64_t query = 0;
-  const int64_t queries = block.queries();
-  for (; query + kTileRows <= queries; query += kTileRows) {
-    part_of_queries<kTileRows, T>(block, query, from, scores, sums);
-  }
-  for (; query + 2 <= queries; query += 2) part_of_queries<2, T>(block, query, from, scores, sums);
-  if (query < queries) part_of_queries<1, T>(block, query, from, scores, sums);
+  const auto tiles_of = [&]<int ROWS>() {
+    for (; query + ROWS <= block.queries(); query += ROWS) {
+      part_of_queries<ROWS, T>(block, query, from, scores, sums);
+    }
+  };
+  tiles_of.template operator()<kQueryRows>();
+  tiles_of.template operator()<4>();
+  tiles_of.template operator()<2>();
+  tiles_of.template operator()<1>();
 }
 
-// scores: (queries, kAttentionPart) scratch. sums: written.
+// scores: (queries, kAttentionPart) scratch. sums: written; of queries that see none of the keys
+// with anything.
 void attend_part(const QueryBlock& block, int64_t from, float* scores, QuerySums& sums) {
   if (block.args.keys.dtype == DType::kF32) {
     part_of<float>(block, from, scores, sums);
   } else {
-    part_of<hwy::bfloat16_t>(block, from, scores, sums);
+    part_of<uint16_t>(block, from, scores, sums);
   }
 }
 
@@ -244,8 +317,11 @@ HWY_EXPORT(attend_part);
 HWY_EXPORT(join_part);
 HWY_EXPORT(finish_queries);
 
-// Rows of a block: as many queries as a few tiles of products have.
-constexpr int64_t kQueries = 24;
+// Queries of a block: as many as a few tiles of products have.
+constexpr int64_t kQueries = 48;
+
+// Bytes of the sums of parts that wait to be joined, at most.
+constexpr int64_t kMostSums = 32 << 20;
 
 // Rows of slot 0 are in none: nothing is asked of them.
 std::vector<QueryBlock> blocks_of(const PagedAttentionArgs& a) {
@@ -266,101 +342,99 @@ std::vector<QueryBlock> blocks_of(const PagedAttentionArgs& a) {
   return blocks;
 }
 
-int64_t parts_of(const QueryBlock& block) {
-  return block.args.position[block.end - 1] / kAttentionPart + 1;
+int64_t sums_of(const QueryBlock& block) {
+  return QuerySums::floats(block.queries(), block.args.D);
 }
 
 void attend(const QueryBlock& block) {
-  const int64_t queries = block.queries(), each = QuerySums::floats(queries, block.args.D);
+  const int64_t queries = block.queries(), each = sums_of(block);
   float* memory = scratch(static_cast<size_t>(queries * kAttentionPart + 2 * each));
   float* scores = memory + 2 * each;
   QuerySums all(memory, queries, block.args.D), part(memory + each, queries, block.args.D);
   HWY_DYNAMIC_DISPATCH(attend_part)(block, 0, scores, all);
-  for (int64_t p = 1; p < parts_of(block); ++p) {
+  for (int64_t p = 1; p < block.parts(); ++p) {
     HWY_DYNAMIC_DISPATCH(attend_part)(block, p * kAttentionPart, scores, part);
     HWY_DYNAMIC_DISPATCH(join_part)(block, p * kAttentionPart, part, all);
   }
   HWY_DYNAMIC_DISPATCH(finish_queries)(block, all);
 }
 
-// Few blocks, of long sessions: their parts are divided among the threads, and then joined.
-void attend_by_parts(const std::vector<QueryBlock>& blocks, ThreadPool& pool) {
-  struct Item {
-    const QueryBlock* block;
-    int64_t part;
-    float* memory;
-  };
-  std::vector<Item> items;
-  int64_t floats = 0;
-  for (const QueryBlock& block : blocks) {
-    floats += parts_of(block) * QuerySums::floats(block.queries(), block.args.D);
-  }
-  float* memory = scratch(static_cast<size_t>(floats));
-  for (const QueryBlock& block : blocks) {
-    for (int64_t p = 0; p < parts_of(block); ++p) {
-      items.push_back({&block, p, memory});
-      memory += QuerySums::floats(block.queries(), block.args.D);
-    }
-  }
-  pool.parallel_for(static_cast<int64_t>(items.size()), [&](int64_t i) {
-    const Item& item = items[static_cast<size_t>(i)];
-    std::vector<float> scores(static_cast<size_t>(item.block->queries() * kAttentionPart));
-    QuerySums sums(item.memory, item.block->queries(), item.block->args.D);
-    HWY_DYNAMIC_DISPATCH(attend_part)
-    (*item.block, item.part * kAttentionPart, scores.data(), sums);
-  });
-  for (size_t i = 0; i < items.size(); ++i) {
-    const QueryBlock& block = *items[i].block;
-    QuerySums all(items[i].memory, block.queries(), block.args.D);
-    for (; i + 1 < items.size() && items[i + 1].block == &block; ++i) {
-      const QuerySums part(items[i + 1].memory, block.queries(), block.args.D);
-      HWY_DYNAMIC_DISPATCH(join_part)(block, items[i + 1].part * kAttentionPart, part, all);
-    }
-    HWY_DYNAMIC_DISPATCH(finish_queries)(block, all);
+// Some parts of a block, whose sums are joined when all are there.
+struct PartsOfBlock {
+  const QueryBlock* block;
+  int64_t first, end;
+  float* sums;  // of all parts of the block, sums_of() each; null: the block is attended whole
+};
+
+void attend(const PartsOfBlock& some) {
+  if (some.sums == nullptr) return attend(*some.block);
+  const QueryBlock& block = *some.block;
+  float* scores = scratch(static_cast<size_t>(block.queries() * kAttentionPart));
+  for (int64_t p = some.first; p < some.end; ++p) {
+    QuerySums sums(some.sums + p * sums_of(block), block.queries(), block.args.D);
+    HWY_DYNAMIC_DISPATCH(attend_part)(block, p * kAttentionPart, scores, sums);
   }
 }
 
-// Rows of heads that lie together, (HK, D) each, to where they are stored.
-void store_row(const PagedData& paged, int32_t slot, int64_t x, int HK, int D, const float* row) {
-  const int64_t page = paged.table[int64_t{slot} * paged.most + x / kPageTokens];
-  std::byte* to = static_cast<std::byte*>(paged.data) + page * paged.page_bytes;
-  for (int64_t head = 0; head < HK; ++head) {
-    const int64_t at = (head * kPageTokens + x % kPageTokens) * D;
-    if (paged.dtype == DType::kF32) {
-      std::copy_n(row + head * D, D, reinterpret_cast<float*>(to) + at);
-    } else {
-      std::transform(row + head * D, row + (head + 1) * D, reinterpret_cast<uint16_t*>(to) + at,
-                     f32_to_bf16);
-    }
+void join(const PartsOfBlock& some) {
+  const QueryBlock& block = *some.block;
+  QuerySums all(some.sums, block.queries(), block.args.D);
+  for (int64_t p = 1; p < block.parts(); ++p) {
+    const QuerySums part(some.sums + p * sums_of(block), block.queries(), block.args.D);
+    HWY_DYNAMIC_DISPATCH(join_part)(block, p * kAttentionPart, part, all);
   }
+  HWY_DYNAMIC_DISPATCH(finish_queries)(block, all);
+}
+
+// Blocks of more parts than `most` in pieces of so many.
+std::vector<PartsOfBlock> pieces_of(const std::vector<QueryBlock>& blocks, int64_t most) {
+  static thread_local AlignedMemory memory;
+  int64_t floats = 0;
+  for (const QueryBlock& block : blocks) {
+    floats += block.parts() > most ? block.parts() * sums_of(block) : 0;
+  }
+  const bool whole = floats * int64_t{sizeof(float)} > kMostSums;
+  float* sums = whole ? nullptr : memory.reserve<float>(floats);
+  std::vector<PartsOfBlock> pieces;
+  for (const QueryBlock& block : blocks) {
+    if (whole || block.parts() <= most) {
+      pieces.push_back({&block, 0, block.parts(), nullptr});
+      continue;
+    }
+    for (int64_t first = 0; first < block.parts(); first += most) {
+      pieces.push_back({&block, first, std::min(first + most, block.parts()), sums});
+    }
+    sums += block.parts() * sums_of(block);
+  }
+  return pieces;
 }
 
 }  // namespace
 
-void run(const AppendArgs& a, Stream& stream) {
-  for_blocks(pool_of(stream), a.seqs.num_seqs,
-             int64_t{a.seqs.rows} * a.HK * a.D / std::max(a.seqs.num_seqs, 1) * 4,
-             [&](int64_t begin, int64_t end) {
-               for (int64_t seq = begin; seq < end; ++seq) {
-                 const int32_t slot = a.seqs.slot[seq];
-                 if (slot == 0) continue;
-                 for (int64_t row = a.seqs.begin[seq]; row < a.seqs.begin[seq + 1]; ++row) {
-                   const int64_t x = a.position[row];
-                   store_row(a.keys, slot, x, a.HK, a.D, a.k + row * a.k_stride);
-                   store_row(a.values, slot, x, a.HK, a.D, a.v + row * a.v_stride);
-                 }
-               }
-             });
-}
-
+// A thread takes a block of queries over all of its parts, or, where that is more than its share,
+// some of the parts.
 void run(const PagedAttentionArgs& a, Stream& stream) {
+  check_pages(a);
   ThreadPool& pool = pool_of(stream);
   const std::vector<QueryBlock> blocks = blocks_of(a);
-  if (std::ssize(blocks) < int64_t{4} * pool.threads() && pool.threads() > 1) {
-    return attend_by_parts(blocks, pool);
+  int64_t parts = 0, work = 0;
+  for (const QueryBlock& block : blocks) {
+    parts += block.parts();
+    work += (block.args.position[block.end - 1] + 1) * block.queries() * a.D / 4;
   }
-  pool.parallel_for(static_cast<int64_t>(blocks.size()),
-                    [&](int64_t b) { attend(blocks[static_cast<size_t>(b)]); });
+  if (pool.threads() == 1 || work < kGrain) {
+    for (const QueryBlock& block : blocks) attend(block);
+    return;
+  }
+  const auto pieces = pieces_of(blocks, ceil_div(parts, int64_t{4} * pool.threads()));
+  const auto on_all = [&](auto body) {
+    pool.parallel_for(static_cast<int64_t>(pieces.size()),
+                      [&](int64_t i) { body(pieces[static_cast<size_t>(i)]); });
+  };
+  on_all([](const PartsOfBlock& some) { attend(some); });
+  on_all([](const PartsOfBlock& some) {
+    if (some.sums != nullptr && some.first == 0) join(some);
+  });
 }
 
 }  // namespace recurve::cpu

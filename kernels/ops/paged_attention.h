@@ -7,20 +7,23 @@
 
 namespace recurve {
 
-// Rows of one layer that are stored for all tokens of a session, in pages: the row of the token at
-// position x is in page table[slot][x / kPageTokens], which has (heads, kPageTokens, D) of F32 or
-// BF16. Slot 0 has none: nothing of its rows is stored or read.
+// Keys or values of one layer that are stored for all tokens of a session, in pages: those of the
+// token at position x are in page table[slot][x / kPageTokens], as token x % kPageTokens. Slot 0
+// has no pages: nothing of its rows is stored or read. Page 0 is scratch: no session has it.
 struct PagedData {
   void* data = nullptr;            // of page 0; page p is p * page_bytes behind
   DType dtype = DType::kF32;       // F32 or BF16
   int64_t page_bytes = 0;          // to the next page, which has other arrays too
   const int32_t* table = nullptr;  // (slots + 1, most)
   int32_t most = 0;                // pages of a slot
+  int32_t pages = 0;               // in the memory, page 0 among them: entries of table are less
 };
 inline constexpr int64_t kPageTokens = 64;
 
 // Stores the keys and values of new tokens, each in the page of its position; rounded to nearest
-// even where pages are BF16.
+// even where pages are BF16. In a page keys lie channel by channel and values token by token: both
+// are read in order, and no score and no output is a sum over the lanes of a vector. No two slots
+// of a call write to the same page.
 struct AppendArgs {
   Ragged seqs;
   int HK;                   // heads of keys and values
@@ -29,9 +32,9 @@ struct AppendArgs {
   int v_stride;             // of v
   const float* k;           // (rows, HK, D)
   const float* v;           // (rows, HK, D)
-  const int32_t* position;  // (rows) in the session
-  PagedData keys;
-  PagedData values;
+  const int32_t* position;  // (rows) in the session, one after the other in a sequence
+  PagedData keys;           // a page: (HK, D, kPageTokens)
+  PagedData values;         // a page: (HK, kPageTokens, D), of the same type
 };
 
 // Causal attention over all tokens of a session, whose keys and values are in pages, those of the
@@ -49,19 +52,25 @@ struct AppendArgs {
 // joined; the gate: Qiu et al. 2025 (Gated attention), G1.
 struct PagedAttentionArgs {
   Ragged seqs;
-  int H;                    // heads of queries
-  int HK;                   // heads of keys and values; H is a multiple of it
-  int D;                    // channels of a head
-  float scale;              // of products
-  int q_stride;             // floats from a row of q to the next
-  const float* q;           // (rows, H, D)
-  const int32_t* position;  // (rows) in the session
-  PagedData keys;
-  PagedData values;
+  int H;                        // heads of queries
+  int HK;                       // heads of keys and values; H is a multiple of it
+  int D;                        // channels of a head
+  float scale;                  // of products
+  int q_stride;                 // floats from a row of q to the next
+  const float* q;               // (rows, H, D)
+  const int32_t* position;      // (rows) in the session, one after the other in a sequence
+  PagedData keys;               // a page: (HK, D, kPageTokens)
+  PagedData values;             // a page: (HK, kPageTokens, D), of the same type
   float* o;                     // (rows, H, D), dense; does not overlap the inputs
   const float* gate = nullptr;  // (rows, H, D) before the sigmoid, or null
   int gate_stride = 0;          // floats from a row of gate to the next
   int gate_head_stride = 0;     // from a head to the next
+  int q_head_stride = 0;        // floats from a head of q to the next; 0: D
+
+  // The query of a head.
+  const float* q_at(int64_t row, int64_t head) const {
+    return q + row * q_stride + head * (q_head_stride == 0 ? D : q_head_stride);
+  }
 };
 inline constexpr int kAttentionPart = 256;
 

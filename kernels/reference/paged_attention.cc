@@ -3,17 +3,26 @@
 #include <vector>
 
 #include "kernels/bf16.h"
+#include "kernels/page_check.h"
 #include "kernels/reference/math.h"
 #include "kernels/reference/table.h"
 
 namespace recurve::reference {
 namespace {
 
-// Where the row of a head is, of the token at position x, in elements from the beginning of data.
-int64_t place(const PagedData& paged, int32_t slot, int64_t x, int head, int D) {
+// Where a head of the page of the token at position x is, in elements from the beginning of data.
+int64_t head_at(const PagedData& paged, int32_t slot, int64_t x, int head, int D) {
   const int64_t page = paged.table[int64_t{slot} * paged.most + x / kPageTokens];
   return page * paged.page_bytes / static_cast<int64_t>(size_of(paged.dtype)) +
-         (head * kPageTokens + x % kPageTokens) * D;
+         head * kPageTokens * D;
+}
+
+// The same of a channel of its key, and of its value.
+int64_t key_at(const PagedData& keys, int32_t slot, int64_t x, int head, int D, int d) {
+  return head_at(keys, slot, x, head, D) + d * kPageTokens + x % kPageTokens;
+}
+int64_t value_at(const PagedData& values, int32_t slot, int64_t x, int head, int D, int d) {
+  return head_at(values, slot, x, head, D) + x % kPageTokens * D + d;
 }
 
 float read(const PagedData& paged, int64_t at) {
@@ -38,21 +47,23 @@ struct Sums {
 Sums part_of(const PagedAttentionArgs& a, int32_t slot, int64_t row, int head, int64_t from,
              int64_t to) {
   const int shared = head / (a.H / a.HK);
-  const float* q = a.q + row * a.q_stride + int64_t{head} * a.D;
+  const float* q = a.q_at(row, head);
   std::vector<float> scores;
   for (int64_t x = from; x < to; ++x) {
-    const int64_t at = place(a.keys, slot, x, shared, a.D);
     float product = 0;
-    for (int d = 0; d < a.D; ++d) product += q[d] * read(a.keys, at + d);
+    for (int d = 0; d < a.D; ++d) {
+      product += q[d] * read(a.keys, key_at(a.keys, slot, x, shared, a.D, d));
+    }
     scores.push_back(a.scale * product);
   }
   Sums sums{.largest = scores[0], .weights = 0, .values = std::vector<float>(a.D)};
   for (const float score : scores) sums.largest = score > sums.largest ? score : sums.largest;
   for (int64_t x = from; x < to; ++x) {
-    const int64_t at = place(a.values, slot, x, shared, a.D);
     const float weight = std::exp(scores[static_cast<size_t>(x - from)] - sums.largest);
     sums.weights += weight;
-    for (int d = 0; d < a.D; ++d) sums.values[d] += weight * read(a.values, at + d);
+    for (int d = 0; d < a.D; ++d) {
+      sums.values[d] += weight * read(a.values, value_at(a.values, slot, x, shared, a.D, d));
+    }
   }
   return sums;
 }
@@ -90,15 +101,16 @@ void attend(const PagedAttentionArgs& a, int32_t slot, int64_t row, int head) {
 }  // namespace
 
 void run(const AppendArgs& a, Stream&) {
+  check_pages(a);
   for (int seq = 0; seq < a.seqs.num_seqs; ++seq) {
     const int32_t slot = a.seqs.slot[seq];
     for (int64_t row = a.seqs.begin[seq]; slot != 0 && row < a.seqs.begin[seq + 1]; ++row) {
       for (int head = 0; head < a.HK; ++head) {
-        const int64_t k = place(a.keys, slot, a.position[row], head, a.D);
-        const int64_t v = place(a.values, slot, a.position[row], head, a.D);
         for (int d = 0; d < a.D; ++d) {
-          write(a.keys, k + d, a.k[row * a.k_stride + int64_t{head} * a.D + d]);
-          write(a.values, v + d, a.v[row * a.v_stride + int64_t{head} * a.D + d]);
+          const int64_t x = a.position[row], channel = int64_t{head} * a.D + d;
+          write(a.keys, key_at(a.keys, slot, x, head, a.D, d), a.k[row * a.k_stride + channel]);
+          write(a.values, value_at(a.values, slot, x, head, a.D, d),
+                a.v[row * a.v_stride + channel]);
         }
       }
     }
@@ -106,6 +118,7 @@ void run(const AppendArgs& a, Stream&) {
 }
 
 void run(const PagedAttentionArgs& a, Stream&) {
+  check_pages(a);
   for (int seq = 0; seq < a.seqs.num_seqs; ++seq) {
     for (int64_t row = a.seqs.begin[seq]; row < a.seqs.begin[seq + 1]; ++row) {
       for (int head = 0; head < a.H; ++head) attend(a, a.seqs.slot[seq], row, head);

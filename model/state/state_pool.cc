@@ -162,7 +162,8 @@ PagedData StatePool::paged(size_t index) const {
           .dtype = layout_.arrays[index].dtype,
           .page_bytes = static_cast<int64_t>(page_bytes_),
           .table = table_memory_.as<const int32_t>(),
-          .most = table_.most()};
+          .most = table_.most(),
+          .pages = table_.pages() + 1};
 }
 
 int32_t StatePool::free_pages() {

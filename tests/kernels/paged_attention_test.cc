@@ -2,9 +2,11 @@
 // reference, and bits that follow from a row and its keys alone.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <numeric>
 
 #include "kernels/bf16.h"
+#include "tests/kernels/paged_attention_golden.h"
 #include "tests/support/kernels/row_values.h"
 
 namespace recurve::testing::paged_attention_test {
@@ -12,7 +14,8 @@ namespace recurve::testing::paged_attention_test {
 struct Heads {
   int H, HK, D;
 };
-const Heads kHeads[] = {{1, 1, 1}, {4, 2, 16}, {3, 3, 5}, {6, 1, 40}, {8, 2, 33}, {4, 1, 256}};
+const Heads kHeads[] = {{1, 1, 1},   {4, 2, 16}, {3, 3, 5},  {6, 1, 40},  {8, 2, 33},
+                        {4, 1, 256}, {5, 1, 80}, {7, 1, 96}, {10, 1, 64}, {2, 1, 128}};
 
 // Keys, values, queries and gates of one session, (tokens, heads, D).
 struct Session {
@@ -50,11 +53,13 @@ class Pages {
   }
 
   std::vector<int32_t>& table() { return table_; }
+  Floats memory() const { return memory_.read(); }
 
   // Appends and attends -> outputs of the rows, (rows, H, D). slots: of the sessions.
   Floats call(const std::vector<Session>& sessions, const std::vector<int32_t>& slots,
               const std::vector<Piece>& pieces, bool gated) {
-    Floats q, k, v, gate;
+    const int q_width = h_.H * h_.D * (gated ? 2 : 1);
+    Floats q, k, v;
     std::vector<int32_t> begin = {0}, slot, position;
     const auto add = [](Floats& to, const Floats& from, int width, const Piece& piece, int gap) {
       for (int t = piece.from; t < piece.to; ++t) {
@@ -64,8 +69,7 @@ class Pages {
     };
     for (const Piece& piece : pieces) {
       const Session& s = sessions[piece.session];
-      add(q, s.q, h_.H * h_.D, piece, 3);
-      add(gate, s.gate, h_.H * h_.D, piece, 1);
+      add(q, gated ? with_gates(s) : s.q, q_width, piece, 3);
       add(k, s.k, h_.HK * h_.D, piece, 2);
       add(v, s.v, h_.HK * h_.D, piece, 4);
       for (int t = piece.from; t < piece.to; ++t) position.push_back(t);
@@ -73,8 +77,7 @@ class Pages {
       slot.push_back(slots[piece.session]);
     }
     const auto rows = static_cast<int>(position.size());
-    const auto qs = device_.array(q), ks = device_.array(k), vs = device_.array(v),
-               gates = device_.array(gate);
+    const auto qs = device_.array(q), ks = device_.array(k), vs = device_.array(v);
     const auto begins = device_.array(begin), slot_ids = device_.array(slot),
                positions = device_.array(position), tables = device_.array(table_);
     const auto out = device_.floats(static_cast<size_t>(rows) * h_.H * h_.D);
@@ -88,7 +91,8 @@ class Pages {
                        .dtype = dtype_,
                        .page_bytes = 2 * half_,
                        .table = tables.data(),
-                       .most = most_};
+                       .most = most_,
+                       .pages = static_cast<int32_t>(table_.size()) - most_ + 1};
     };
     device_.kernels().append({.seqs = seqs,
                               .HK = h_.HK,
@@ -106,15 +110,16 @@ class Pages {
                                        .HK = h_.HK,
                                        .D = h_.D,
                                        .scale = 1 / std::sqrt(static_cast<float>(h_.D)),
-                                       .q_stride = h_.H * h_.D + 3,
+                                       .q_stride = q_width + 3,
                                        .q = qs.data(),
                                        .position = positions.data(),
                                        .keys = paged(0),
                                        .values = paged(half_),
                                        .o = out.data(),
-                                       .gate = gated ? gates.data() : nullptr,
-                                       .gate_stride = h_.H * h_.D + 1,
-                                       .gate_head_stride = h_.D},
+                                       .gate = gated ? qs.data() + h_.D : nullptr,
+                                       .gate_stride = q_width + 3,
+                                       .gate_head_stride = 2 * h_.D,
+                                       .q_head_stride = gated ? 2 * h_.D : 0},
                                       *device_.stream);
     EXPECT_TRUE(out.guards_intact());
     EXPECT_TRUE(memory_.guards_intact());
@@ -122,6 +127,16 @@ class Pages {
   }
 
  private:
+  // Each head of queries with its gate behind it.
+  Floats with_gates(const Session& s) const {
+    Floats both;
+    for (size_t at = 0; at < s.q.size(); at += h_.D) {
+      both.insert(both.end(), s.q.begin() + at, s.q.begin() + at + h_.D);
+      both.insert(both.end(), s.gate.begin() + at, s.gate.begin() + at + h_.D);
+    }
+    return both;
+  }
+
   KernelDevice& device_;
   const Heads h_;
   const DType dtype_;
@@ -176,7 +191,7 @@ TEST(PagedAttentionReference, IsTheFormula) {
   for (const Heads& h : kHeads) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       const std::vector<Session> sessions = {make_session(random, h,
-                                                          h.D > 100  ? 70
+                                                          h.D > 60   ? 70
                                                           : h.D > 16 ? 270
                                                                      : 530)};
       for (const bool gated : {false, true}) {
@@ -189,7 +204,99 @@ TEST(PagedAttentionReference, IsTheFormula) {
   }
 }
 
+// paged_attention_golden.py draws the same rows.
+void expect_pytorchs(KernelDevice& device) {
+  for (const AttentionGolden& golden : kAttentionGoldens) {
+    uint32_t state = 1;
+    const auto draw = [&](int width, float factor) {
+      Floats values(static_cast<size_t>(golden.L) * width);
+      for (float& value : values) {
+        state = state * 1664525u + 1013904223u;
+        value = factor * (static_cast<float>(state >> 16) / 32768.0f - 1);
+      }
+      return values;
+    };
+    const Heads h{golden.H, golden.HK, golden.D};
+    Session session{golden.L, draw(h.H * h.D, 4), draw(h.HK * h.D, 2), draw(h.HK * h.D, 1), {}};
+    Pages pages(device, h, DType::kF32, 1, 9, 6);
+    const Floats all = pages.call({session}, {1}, {{0, 0, golden.L}}, false);
+    Floats found;
+    for (const int row : golden.rows) {
+      const auto at = all.begin() + static_cast<ptrdiff_t>(row) * h.H * h.D;
+      found.insert(found.end(), at, at + h.H * h.D);
+    }
+    EXPECT_TRUE(close(found, golden.o, {.absolute = 4e-6, .relative = 4e-6})) << golden.D;
+  }
+}
+
+TEST(PagedAttentionReference, IsPyTorchs) {
+  KernelDevice device("reference");
+  expect_pytorchs(device);
+}
+
 class PagedAttentionTest : public DeviceTest {};
+
+TEST_P(PagedAttentionTest, IsPyTorchs) {
+  KernelDevice device = make_device();
+  expect_pytorchs(device);
+}
+
+// To the bit, whatever the values are.
+TEST_P(PagedAttentionTest, StoresWhatTheReferenceStores) {
+  KernelDevice reference("reference"), device = make_device();
+  std::mt19937_64 random(11);
+  for (const Heads& h : kHeads) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      std::vector<Session> sessions = {make_session(random, h, 131), make_session(random, h, 131)};
+      sessions[0].k[5] = INFINITY, sessions[0].v[7] = NAN, sessions[1].k[8] = 1e-41f;
+      sessions[1].v[9] = 3.4e38f;
+      Pages mine(device, h, dtype, 2, 3, 4), theirs(reference, h, dtype, 2, 3, 4);
+      for (Pages* pages : {&mine, &theirs}) {
+        pages->call(sessions, {2, 1}, {{1, 0, 3}, {0, 0, 131}}, false);
+        pages->call(sessions, {2, 1}, {{0, 130, 131}, {1, 3, 4}}, false);
+        pages->call(sessions, {2, 1}, {{1, 4, 129}}, false);
+      }
+      const Floats found = mine.memory(), wanted = theirs.memory();
+      EXPECT_EQ(std::memcmp(found.data(), wanted.data(), found.size() * sizeof(float)), 0)
+          << h.D << " " << name_of(dtype);
+    }
+  }
+}
+
+// What a row does not see does not change it, whatever it is, even where both are in one tile.
+TEST_P(PagedAttentionTest, LaterRowsChangeNothing) {
+  KernelDevice device = make_device();
+  std::mt19937_64 random(12);
+  for (const Heads& h : kHeads) {
+    std::vector<Session> sessions = {make_session(random, h, 263)};
+    Pages one(device, h, DType::kBF16, 1, 5, 1), other(device, h, DType::kBF16, 1, 5, 1);
+    const Floats wanted = one.call(sessions, {1}, {{0, 0, 260}}, true);
+    const auto row = static_cast<size_t>(h.HK) * h.D;
+    std::fill_n(sessions[0].v.begin() + static_cast<ptrdiff_t>(260 * row), row, INFINITY);
+    std::fill_n(sessions[0].k.begin() + static_cast<ptrdiff_t>(261 * row), row, NAN);
+    Floats found = other.call(sessions, {1}, {{0, 0, 263}}, true);
+    found.resize(wanted.size());
+    EXPECT_TRUE(bit_equal(found, wanted)) << h.D;
+  }
+}
+
+// Long enough for threads to share one row: the bits are those of a prompt on one thread.
+TEST_P(PagedAttentionTest, ThreadsChangeNothing) {
+  KernelDevice device = make_device(), one(device_under_test().device, 1);
+  std::mt19937_64 random(13);
+  for (const Heads& h : {Heads{8, 2, 40}, {3, 1, 33}}) {
+    const int tokens = 2600;
+    const std::vector<Session> sessions = {make_session(random, h, tokens)};
+    Pages whole(one, h, DType::kBF16, 1, 41, 1), cut(device, h, DType::kBF16, 1, 41, 2);
+    const Floats wanted = whole.call(sessions, {1}, {{0, 0, tokens}}, false);
+    Floats found = cut.call(sessions, {1}, {{0, 0, 2597}}, false);
+    for (const Piece& piece : {Piece{0, 2597, 2598}, Piece{0, 2598, tokens}}) {
+      const Floats more = cut.call(sessions, {1}, {piece}, false);
+      found.insert(found.end(), more.begin(), more.end());
+    }
+    EXPECT_TRUE(bit_equal(found, wanted)) << h.D;
+  }
+}
 
 TEST_P(PagedAttentionTest, MatchesTheReference) {
   KernelDevice reference("reference"), device = make_device();
@@ -262,5 +369,22 @@ TEST_P(PagedAttentionTest, SlotZeroIsNeitherReadNorWritten) {
 }
 
 RECURVE_ON_EACH_DEVICE(PagedAttentionTest);
+
+// A page that a session does not have is a bug of the caller: it is never read or written.
+TEST(PagedAttentionDeathTest, PagesThatASessionDoesNotHaveEndTheProcess) {
+  std::mt19937_64 random(14);
+  const Heads h{2, 1, 8};
+  const std::vector<Session> sessions = {make_session(random, h, 130)};
+  for (const std::string& name : host_devices()) {
+    KernelDevice device(name);
+    for (const int32_t page : {-1, 0, 5}) {
+      Pages pages(device, h, DType::kBF16, 2, 2, 1);  // pages 1 to 4
+      pages.table()[3] = page;
+      EXPECT_DEATH(pages.call(sessions, {1}, {{0, 0, 70}}, false), "CHECK failed") << page;
+    }
+    Pages pages(device, h, DType::kBF16, 2, 2, 1);
+    EXPECT_DEATH(pages.call(sessions, {1}, {{0, 0, 129}}, false), "CHECK failed");
+  }
+}
 
 }  // namespace recurve::testing::paged_attention_test

@@ -29,7 +29,7 @@ inline std::string value_text(const StateData& s) {
   return fmt::format("{}@{}", name_of(s.dtype), value_text(s.data));
 }
 inline std::string value_text(const PagedData& p) {
-  return fmt::format("{}@{} pages of {} by {}x{}", name_of(p.dtype), value_text(p.data),
+  return fmt::format("{}@{} {} pages of {} by {}x{}", name_of(p.dtype), value_text(p.data), p.pages,
                      p.page_bytes, value_text(p.table), p.most);
 }
 inline std::string value_text(const Ragged& r) {
@@ -177,7 +177,7 @@ inline std::string text_of(const AppendArgs& a) {
 }
 inline std::string text_of(const PagedAttentionArgs& a) {
   return values_text(a.seqs, a.H, a.HK, a.D, a.scale, a.q_stride, a.q, a.position, a.keys, a.values,
-                     a.o, a.gate, a.gate_stride, a.gate_head_stride);
+                     a.o, a.gate, a.gate_stride, a.gate_head_stride, a.q_head_stride);
 }
 inline std::string text_of(const FeatureMapArgs& a) {
   return values_text(a.rows, a.H, a.D, a.map, a.sum_eps, a.x_stride, a.x, a.y);
