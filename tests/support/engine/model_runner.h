@@ -153,8 +153,9 @@ class ModelRunner {
     return buffer;
   }
 
-  // Of an array of F32 that grows, which has (heads, kPageTokens, channels) from `in_page` on in
-  // each page; first: the piece of an image that page 0 is.
+  // Of an array of F32 that grows, from `in_page` on in each page: keys are (heads, channels,
+  // kPageTokens) there, values (heads, kPageTokens, channels). first: the piece of an image that
+  // page 0 is.
   static void add_rows(const StateArray& array, const std::vector<StatePiece>& image, size_t first,
                        size_t in_page, int64_t tokens, std::vector<float>& values) {
     const int64_t heads = array.shape[0], channels = array.shape[1];
@@ -162,8 +163,11 @@ class ModelRunner {
       const StatePiece& page = image[first + static_cast<size_t>(t / kPageTokens)];
       const auto* rows = reinterpret_cast<const float*>(page.data.get() + in_page);
       for (int64_t head = 0; head < heads; ++head) {
-        const float* row = rows + (head * kPageTokens + t % kPageTokens) * channels;
-        values.insert(values.end(), row, row + channels);
+        const float* of_head = rows + head * kPageTokens * channels;
+        for (int64_t c = 0; c < channels; ++c) {
+          values.push_back(array.name == "keys" ? of_head[c * kPageTokens + t % kPageTokens]
+                                                : of_head[t % kPageTokens * channels + c]);
+        }
       }
     }
   }
