@@ -15,7 +15,6 @@
 #include "server/crypto/encrypted_folder.h"
 #include "server/engine/engine.h"
 #include "server/http/openai/api.h"
-#include "server/http/page.h"
 #include "server/http/server.h"
 #include "server/http/server_api.h"
 #include "server/kserve/kserve_service.h"

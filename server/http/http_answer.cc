@@ -26,7 +26,8 @@ class HttpAnswer::Part final : public AnswerSink {
   void open(const std::string& id, std::optional<size_t> waited) {
     alive_ = owner_.self_;
     asked_.id = id;
-    CallMessage message{.held_by_door = true, .waited = waited};
+    CallMessage message{
+        .held_by_door = true, .waited = waited, .waited_seconds = owner_.waited_seconds_};
     if (parsed_ != nullptr) {
       message.waited = 0;
     } else {
@@ -126,6 +127,7 @@ Refused HttpAnswer::read_deadline() {
 void HttpAnswer::run() {
   const auto alive = self_;
   const size_t bytes = request_.body.size();
+  waited_seconds_ = seconds_between(arrival_, Clock::now());
   if (const Refused refused = read()) return start(refused);
   const auto go = [self = self_](const Refused& refused) { self->start(refused); };
   if (dialect_->prepare(&asked_, go)) start({}, bytes);

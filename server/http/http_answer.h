@@ -65,6 +65,7 @@ class HttpAnswer final : public Exchange, private CallRegistry::Call, private Ex
   ByteBudget::Share gathered_share_;  // for the answer, if it is gathered
   HttpRequest request_;
   std::optional<Clock::time_point> deadline_;
+  double waited_seconds_ = 0;  // for a text thread
   std::vector<TextRequest> asked_;
   std::atomic<bool> unwanted_{false};
 

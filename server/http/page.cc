@@ -1,10 +1,9 @@
-#include "server/http/page.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "server/http/body_fields.h"
+#include "server/http/server_api.h"
 
 namespace recurve {
 namespace {

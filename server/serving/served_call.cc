@@ -33,6 +33,7 @@ ServedCall::~ServedCall() {
 
 void ServedCall::open(const Identity& caller, CallMessage message, const std::string& id) {
   caller_ = caller;
+  waited_seconds_ = message.waited_seconds;
   trace_ = CallTrace(core_.options.tracer, door_.origin(), arrival_);
   set_share(caller.share());
   refusal_ = admit(message, id);
@@ -170,7 +171,7 @@ void ServedCall::begin_or_refuse() {
   } catch (const TextRefused& error) {
     end(invalid("prompt", "{}", error.what()));
   }
-  core_.metrics.observe_text(seconds_between(arrival_, began),
+  core_.metrics.observe_text(waited_seconds_ + seconds_between(arrival_, began),
                              seconds_between(began, Clock::now()));
 }
 

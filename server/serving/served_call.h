@@ -19,6 +19,7 @@ struct CallMessage {
   // Set on a text thread, by a task that reads so many bytes: the call begins within it if its
   // message is not longer. Zero where nothing is left to read.
   std::optional<size_t> waited = {};
+  double waited_seconds = 0;  // until that task ran
 };
 
 // A call that puts one request to the engine and passes on what comes of it, whatever the protocol:
@@ -105,7 +106,8 @@ class ServedCall : public Strand, public CallRegistry::Call {
   void count(const Refused& refusal) const;
 
   ResponseSink& door_;
-  bool counted_ = false;  // among what its tenant has under way
+  double waited_seconds_ = 0;  // before the call was opened
+  bool counted_ = false;       // among what its tenant has under way
   ByteBudget::Share message_share_;
   CallTrace trace_;
 

@@ -9,7 +9,6 @@
 
 #include "kernels/check.h"
 #include "server/http/body_fields.h"
-#include "server/http/openai/chat_completions.h"
 #include "server/http/openai/completions.h"
 #include "server/http/openai/responses/responses.h"
 #include "server/http/openai/sessions.h"

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "server/http/openai/api.h"
-#include "server/http/page.h"
 #include "server/http/server.h"
 #include "server/http/server_api.h"
 #include "tests/support/engine/fake_engine.h"

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "server/http/http_answer.h"
-#include "server/http/openai/chat_completions.h"
 #include "server/http/openai/completions.h"
 #include "server/http/openai/models.h"
 #include "server/http/openai/responses/responses.h"

@@ -1,9 +1,8 @@
-#include "server/http/openai/chat_completions.h"
-
 #include <utility>
 
 #include "server/http/body_fields.h"
-#include "server/http/openai/fields/tool_fields.h"
+#include "server/http/openai/completions.h"
+#include "server/http/openai/fields/request_fields.h"
 #include "server/http/openai/logprobs.h"
 
 namespace recurve {

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "server/http/body_fields.h"
-#include "server/http/openai/fields/tool_fields.h"
 #include "server/http/openai/models.h"
 
 namespace recurve {

@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -7,6 +8,7 @@
 #include "server/request/refusal.h"
 #include "server/serving/server_core.h"
 #include "server/serving/text_request.h"
+#include "server/serving/tool_use.h"
 #include "server/text/json/client_json.h"
 
 namespace recurve {
@@ -50,5 +52,19 @@ Conversation conversation_of(ClientJson& body, size_t bytes);
 
 // Refuses a list of more messages or items than most_messages() allows.
 void check_messages(const ClientJson& list, const char* field, size_t bytes);
+
+// Whether a body has tools, and tool_choice is not none. Throws BadField.
+bool wants_tools(const ClientJson& body);
+
+// The tool_choice and parallel_tool_calls of a body with tools. Throws BadField.
+std::optional<ToolUse> tool_use_of(const ClientJson& body);
+
+// Parses a JSON object within the limits of a body; nothing if the text is none. Throws BadField if
+// the budget is spent.
+std::optional<ClientJson> json_object(std::string_view text, ValueBudget& budget);
+
+// Parses the arguments of calls of an earlier answer, which the dialect has as JSON in a string,
+// into objects for the template. Others stay as they are, and are refused (chat_rules.h).
+void read_arguments(ClientJson& calls, ValueBudget& budget);
 
 }  // namespace recurve

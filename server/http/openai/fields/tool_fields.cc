@@ -1,6 +1,5 @@
-#include "server/http/openai/fields/tool_fields.h"
-
 #include "server/http/body_fields.h"
+#include "server/http/openai/fields/request_fields.h"
 
 namespace recurve {
 namespace {

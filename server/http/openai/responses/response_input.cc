@@ -2,7 +2,6 @@
 
 #include "server/http/body_fields.h"
 #include "server/http/openai/fields/request_fields.h"
-#include "server/http/openai/fields/tool_fields.h"
 #include "server/http/openai/responses/responses.h"
 
 namespace recurve {

@@ -4,7 +4,8 @@
 
 #include <utility>
 
-#include "server/http/openai/fields/tool_fields.h"
+#include "server/http/body_fields.h"
+#include "server/http/openai/fields/request_fields.h"
 
 namespace recurve {
 
@@ -19,11 +20,11 @@ std::string ResponseItems::add_text(const std::string& text, json logprobs) {
   Item& item = items_.back();
   item.text += text;
   item.logprobs.insert(item.logprobs.end(), logprobs.begin(), logprobs.end());
-  json fields = position();
-  fields["content_index"] = 0;
-  fields["delta"] = text;
-  fields["logprobs"] = std::move(logprobs);
-  return events + event_("response.output_text.delta", std::move(fields));
+  return events +
+         text_event_("response.output_text.delta",
+                     fmt::format(R"("content_index":0,"delta":{},"item_id":"{}",)"
+                                 R"("logprobs":{},"output_index":{})",
+                                 dump(json(text)), item.id, dump(logprobs), items_.size() - 1));
 }
 
 std::string ResponseItems::add_call(const ToolCallPart& part) {
@@ -35,9 +36,10 @@ std::string ResponseItems::add_call(const ToolCallPart& part) {
   }
   if (part.arguments.empty()) return events;
   items_.back().call.arguments += part.arguments;
-  json fields = position();
-  fields["delta"] = part.arguments;
-  return events + event_("response.function_call_arguments.delta", std::move(fields));
+  return events +
+         text_event_("response.function_call_arguments.delta",
+                     fmt::format(R"("delta":{},"item_id":"{}","output_index":{})",
+                                 dump(json(part.arguments)), items_.back().id, items_.size() - 1));
 }
 
 std::string ResponseItems::end(const char* status) {

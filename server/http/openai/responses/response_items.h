@@ -2,6 +2,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "server/text/chat/tool_call_parser.h"
@@ -14,8 +15,11 @@ class ResponseItems {
  public:
   // The bytes of an event; empty if there is no stream.
   using Event = std::function<std::string(const char* type, nlohmann::json fields)>;
+  // The same of fields that are written already: for the events of each token.
+  using TextEvent = std::function<std::string(const char* type, std::string_view fields)>;
   // `stem`: of the items' ids.
-  ResponseItems(std::string stem, Event event) : stem_(std::move(stem)), event_(std::move(event)) {}
+  ResponseItems(std::string stem, Event event, TextEvent text_event)
+      : stem_(std::move(stem)), event_(std::move(event)), text_event_(std::move(text_event)) {}
 
   // Each appends to the answer, and returns the events for it.
   std::string add_text(const std::string& text, nlohmann::json logprobs);
@@ -45,6 +49,7 @@ class ResponseItems {
 
   const std::string stem_;
   const Event event_;
+  const TextEvent text_event_;
   std::vector<Item> items_;
 };
 

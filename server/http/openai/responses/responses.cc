@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "server/http/body_fields.h"
-#include "server/http/openai/fields/tool_fields.h"
+#include "server/http/openai/fields/request_fields.h"
 #include "server/http/openai/logprobs.h"
 #include "server/serving/session_rules.h"
 
@@ -77,9 +77,14 @@ Responses::Responses(ServerCore& core, ResponseStore& store, const HttpRequest& 
       request_id_(request.request_id),
       id_(make_name("resp_")),
       created_(std::time(nullptr)),
-      items_(id_.substr(5), [this](const char* type, json fields) {
-        return form_.stream ? event(type, std::move(fields)) : std::string();
-      }) {}
+      items_(
+          id_.substr(5),
+          [this](const char* type, json fields) {
+            return form_.stream ? event(type, std::move(fields)) : std::string();
+          },
+          [this](const char* type, std::string_view fields) {
+            return form_.stream ? text_event(type, fields) : std::string();
+          }) {}
 
 // Reading.
 
@@ -267,6 +272,11 @@ std::string Responses::event(const char* type, json fields) {
   fields["type"] = type;
   fields["sequence_number"] = events_++;
   return fmt::format("event: {}\ndata: {}\n\n", type, dump(fields));
+}
+
+std::string Responses::text_event(const char* type, std::string_view fields) {
+  return fmt::format("event: {0}\ndata: {{{1},\"sequence_number\":{2},\"type\":\"{0}\"}}\n\n", type,
+                     fields, events_++);
 }
 
 std::string Responses::write(const RequestAccepted& accepted) {

@@ -61,6 +61,7 @@ class Responses final : public AnswerDialect {
   std::string write(const AnswerDelta& delta);
   std::string write(const AnswerEnd& end);
   std::string event(const char* type, nlohmann::json fields);
+  std::string text_event(const char* type, std::string_view fields);
   nlohmann::json object() const;
   nlohmann::json usage() const;
   void store_answer();
