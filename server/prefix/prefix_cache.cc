@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kBytesAToken = int64_t{1} << 20;
 // What is read from a disk is checked, and copied once more: it has to spare more tokens.
 constexpr int64_t kFarFactor = 4;
-// A written state takes so many bytes beside its own and its ids', about.
+// What a written state takes in addition to its bytes and its ids, about.
 constexpr int64_t kFrameBytes = 8 << 10;
 
 int64_t least_gain_from_disk(int64_t state_bytes, int chunk) {
@@ -47,7 +47,7 @@ PrefixCache::PrefixCache(StateCache& states, StatePool& pool, int chunk, const P
       limits_(limits),
       archive_(disk.archive),
       written_(header_of(std::move(disk.identity), pool.layout())),
-      // All that decides over the bits of a state beside the ids that it has absorbed.
+      // All that decides the bits of a state, but the ids that it has absorbed.
       identity_(identity_text(written_) + disk.made_by),
       stored_(chunk, identity_),
       index_(index_options(pool.layout(), chunk, limits)) {

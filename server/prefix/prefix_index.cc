@@ -191,7 +191,7 @@ size_t PrefixIndex::most_nodes() const {
   return static_cast<size_t>(options_.bytes / kBareShare / node_bytes_);
 }
 
-// Roots have numbers of their own, so that no two owners share a node.
+// Each owner's root has another number, so that no two owners share a node.
 uint64_t PrefixIndex::root_of(Owner owner) {
   const auto [place, fresh] = roots_.try_emplace(owner, next_number_);
   if (fresh) ++next_number_;

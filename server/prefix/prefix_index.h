@@ -24,8 +24,8 @@ namespace recurve {
 // that moves on with what goes, so that what was worth much once goes too (GDSF). Only the state
 // that was used gains by it, not those before it.
 //
-// Whoever has the index may write states elsewhere while they are here, of which it knows no more
-// than that it has offered them.
+// The owner of the index may write states elsewhere while they are here. The index knows only that
+// it has offered them.
 class PrefixIndex {
  public:
   using Image = StateImage;
@@ -113,7 +113,7 @@ class PrefixIndex {
     int64_t tokens = 0;  // of all chunks up to here
     std::vector<int32_t> ids = {};
     int children = 0;
-    int states = 0;  // of its own and of those behind it
+    int states = 0;  // its state, and those of nodes behind it
     Owner owner = 0;
     Image image = {};
     bool offered = false;
@@ -150,7 +150,7 @@ class PrefixIndex {
 
   const Options options_;
   const int64_t node_bytes_;
-  const uint64_t seed_;  // of hashes: nobody outside can choose ids whose hashes are equal
+  const uint64_t seed_;  // of hashes: no client can choose ids whose hashes are equal
   uint64_t next_number_ = 1;
   std::unordered_map<Owner, uint64_t> roots_;
   std::unordered_map<Key, Node, HashOfKey> nodes_;

@@ -26,7 +26,7 @@ struct PrefixHash {
 
 // Which states of prompts are on a disk, of this server and of those before it, by whose they are
 // and by the hash of what they have absorbed. Equal hashes prove nothing: the ids themselves are
-// written with a state, and whoever reads it compares them. Knows what the states are worth, but
+// written with a state, and the reader compares them. Knows what the states are worth, but
 // reads and writes nothing. Not thread-safe.
 //
 // The one to make room is that of the least value, as it is in host memory (PrefixIndex): how often

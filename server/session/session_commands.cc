@@ -273,8 +273,8 @@ SessionResult SessionStore::list(const SessionCommand& command, Clock::time_poin
   return result;
 }
 
-// The state is brought to host memory, where it has its room; whoever reads it there holds up
-// nobody.
+// The state is brought to host memory, whose bytes are reserved; reading it there delays nothing
+// else.
 SessionResult SessionStore::export_state(Session& session, const SessionCommand& command,
                                          Clock::time_point now) {
   if (session.tier() == Tier::kEmpty) {

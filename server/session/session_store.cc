@@ -14,7 +14,7 @@ constexpr int64_t kPlannedAnswer = 4096;
 // Closed in one go: the engine has other things to do between two steps.
 constexpr int kMostExpired = 256;
 
-// What the heap takes for so many bytes: a word of its own, in steps of 16, 32 at least.
+// What the heap takes for so many bytes: one word more, in steps of 16, 32 at least.
 constexpr int64_t heap_bytes(size_t bytes) {
   return bytes == 0 ? 0 : static_cast<int64_t>(std::max<size_t>(32, (bytes + 8 + 15) / 16 * 16));
 }
@@ -22,7 +22,7 @@ constexpr int64_t heap_bytes(size_t bytes) {
 constexpr size_t kShortString = 15;
 int64_t name_bytes(size_t length) { return length > kShortString ? heap_bytes(length + 1) : 0; }
 
-// Bytes that a node of std::map and std::set has beside its value: colour, parent, left and right.
+// Bytes of a node of std::map and std::set but its value: colour, parent, left and right.
 constexpr size_t kNodeBytes = 32;
 
 // What goes with a state that leaves host memory.
@@ -239,8 +239,8 @@ SessionShare SessionStore::share_of(const Session& session) const {
   return share;
 }
 
-// States that there is room for on the disk beside those of durable sessions, if these reserve so
-// much more.
+// States that the disk has capacity for in addition to those of durable sessions, if these reserve
+// so much more.
 int64_t SessionStore::disk_places(int64_t more_reserved) const {
   if (archive_ == nullptr) return 0;
   return (limits_.disk_bytes - disk_reserved() - more_reserved) / disk_each_;
@@ -252,10 +252,10 @@ int64_t SessionStore::spare_disk_bytes() const {
 }
 
 // Host memory that sessions may come to need, so that each of them can always come back, were they
-// that much more. What moves has its place on the disk or here, and one place here is for those
-// that take each other's. That is enough: where one comes back, nobody is busy and nobody may leave
-// at once, either the disk has a place for who leaves, or it has as many as it may have, and the
-// one place here is free.
+// that much more. A state that moves has capacity on the disk or here, and capacity here for one
+// state is left for sessions that replace each other. That is enough: where a session comes back,
+// no other is busy, and none may leave at once, either the disk has capacity for the one that
+// leaves, or it has all that it may have, and the capacity for one state here is free.
 int64_t SessionStore::planned(int64_t small, int states, int64_t more_on_disk, int movable) const {
   const int64_t places = std::max<int64_t>(disk_places(more_on_disk), 0);
   const int64_t may_move = totals_.movable + movable;

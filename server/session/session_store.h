@@ -126,7 +126,7 @@ class SessionStore {
 
   // A request waits for its turn on the session, or no longer does.
   void set_busy(Session& session, bool busy);
-  // The session's state, in a slot of its own, for a request to run on once the slot is ready. The
+  // The session's state, in a slot, for a request to run on once the slot is ready. The
   // session must be in its slot, or a slot must be free. begin: the state of a session that has
   // absorbed nothing, in place of that; null: that.
   StateSlot check_out(Session& session, StateImage begin = nullptr);
@@ -297,9 +297,9 @@ class SessionStore {
   std::optional<SessionResult> no_room_to_empty(const Session& session);
   void erase(Session& session);
   std::optional<StateSlot> take_slot(Session& session);
-  // While a session is in a slot alone, what it has reserved is the room of an image that went:
+  // While a session is in a slot alone, what it has reserved is the memory of an image that went:
   // another that leaves its slot takes it as it is. So does one that comes from the disk, where
-  // nobody has reserved that room.
+  // that memory is not reserved.
   void spare_room() noexcept {
     const bool comes =
         totals_.in(Tier::kDisk) > 0 && totals_.reserved + state_memory_ <= limits_.host_bytes;

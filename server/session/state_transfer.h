@@ -14,8 +14,8 @@ struct ImportedState final : ReadyState {
   Snapshot at;
 };
 
-// Reads states that fit `wanted`, its layout and vocabulary included. What they take beside slots
-// and ImageMemory goes with them.
+// Reads states that fit `wanted`, its layout and vocabulary included. Their memory, which is not
+// ImageMemory's, goes with them.
 ReadState state_reader(StateHeader wanted);
 // And refuses a state by its beginning that is of no such kind.
 CheckFront front_checker(StateHeader wanted);

@@ -120,8 +120,8 @@ StateRooms in_written_order(const std::vector<StatePieceLayout>& written, const 
 }
 
 // Data that two threads read, each whichever part is next. Checksums are added up in order: by
-// whoever has read a part while nobody else is at it, of all parts that are there by then. So
-// neither waits for the other, and most parts are still in the cache of who adds them up.
+// the thread that has read a part while the other is not adding, of all parts that are there by
+// then. So neither waits for the other, and most parts are still in the cache of the adding thread.
 class SharedRead {
  public:
   SharedRead(const ReadAt& read, uint64_t begin, std::span<std::byte> to, DataCheck& check)

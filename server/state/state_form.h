@@ -13,7 +13,7 @@
 
 namespace recurve {
 
-// A state as it is written down, to be kept or to be carried elsewhere. All numbers are
+// The serialized form of a state, in a folder of states and in an export. All numbers are
 // little-endian, and what follows is all there is:
 //
 //   bytes  what
@@ -74,7 +74,7 @@ struct StateAnswer {
 
 inline constexpr std::string_view kStateMagic = "RCRVSTAT";
 
-// What is known of a state beside its bytes.
+// What is known of a state in addition to its bytes.
 struct StateHeader {
   std::string model = {}, weights = {};
   int32_t chunk = 0;

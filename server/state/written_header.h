@@ -8,7 +8,8 @@
 
 namespace recurve {
 
-// The front of a written state: what server/state/state_form.cc knows of it beside StateHeader.
+// The front of a written state: what server/state/state_form.cc knows of it in addition to
+// StateHeader.
 
 inline constexpr uint32_t kStateVersion = 3, kOldestStateVersion = 2;
 inline constexpr size_t kStateFixed = 32;  // bytes in front of the header

@@ -36,7 +36,7 @@ class Archive {
   Archive& operator=(const Archive&) = delete;
 
   StateStore& store() { return store_; }
-  // What was asked for, by kStateDirCalls' order: a record's change, a state that nobody was
+  // What was asked for, by kStateDirCalls' order: a record's change, a state that no client was
   // promised, a state or an answer that is read.
   enum class Call { kCommit, kSpill, kRead };
   // Called by take_done() for each that is done: how long it took, its wait included.

@@ -72,7 +72,7 @@ class BlobStore {
 
  private:
   struct Blob {
-    uint64_t segment = 0;  // 0: a file of its own
+    uint64_t segment = 0;  // 0: it is a file
     uint64_t offset = 0, bytes = 0;
     bool lasting = false;
     bool missing = false;    // its file is not there, or too short

@@ -42,7 +42,7 @@ class FileSystem {
     virtual ~Writer() = default;
     virtual void append(std::string_view bytes) = 0;
     // Parts of what belongs to a tenant as a whole: where files are sealed, by a key of that
-    // tenant's. Empty: it is nobody's.
+    // tenant's. Empty: it belongs to none.
     virtual void append_of(std::string_view tenant, std::span<const std::string_view> parts);
     // Bytes of another file of the folder, sealed as they are there. They are what was appended to
     // it in one call.

@@ -102,8 +102,8 @@ class FolderWriter final : public FileSystem::Writer {
   uint64_t bytes_ = 0;
 };
 
-// What is large and not in the page cache comes from the disk past it, as it was written: nobody
-// reads it twice.
+// What is large and not in the page cache comes from the disk past it, as it was written: it is
+// not read twice.
 class FolderReader final : public FileSystem::Reader {
  public:
   // direct: the same file, past the page cache; -1: there is no such way.

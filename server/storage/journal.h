@@ -20,12 +20,12 @@ namespace recurve {
 // whichever of its sectors are there. Each group is synced before the next one is written: so a
 // loss of power damages the last one alone, and a group that is missing before another was damaged
 // later. In versions 1 and 2 the beginning has no number of groups, groups have no numbers, and
-// their checksums are of the entries; in version 1 each entry was a group of its own.
+// their checksums are of the entries; in version 1 each entry was a group.
 //
 // The entries of a file begin with a snapshot: all that the files before it came to. So the file
 // with the highest number is the journal, and the others are left over.
 
-// A state is in this place from now on. kind 1: u64 id, u64 segment (0: a file of its own), u64
+// A state is in this place from now on. kind 1: u64 id, u64 segment (0: a file), u64
 // offset, u64 bytes.
 struct StateLocation {
   uint64_t id = 0, segment = 0, offset = 0, bytes = 0;

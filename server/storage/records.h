@@ -9,7 +9,7 @@
 
 namespace recurve {
 
-// Records whose keys begin so are of use, and nobody's promise: see StateStore.
+// Records whose keys begin so are of use, but were promised to no client: see StateStore.
 inline constexpr std::string_view kExpendable = "prefix ";
 inline bool is_expendable(std::string_view key) { return key.starts_with(kExpendable); }
 

@@ -81,7 +81,7 @@ class StateStore {
   struct Change {
     std::string key = {};
     bool removes = false;
-    std::string tenant = {};  // whose the state is; empty: nobody's
+    std::string tenant = {};  // whose the state is; empty: no tenant's
     std::string text = {};
     std::vector<uint64_t> states = {};  // that the record names
     std::optional<NewState> state = {};

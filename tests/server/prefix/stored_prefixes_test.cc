@@ -19,7 +19,7 @@ Ids text(const std::string& letters) { return {letters.begin(), letters.end()}; 
 
 class StoredPrefixesTest : public ::testing::Test {
  protected:
-  // Nobody reads what these stand for.
+  // The states themselves are not read.
   StoredPtr state() { return std::make_shared<const StoredState>(store_, ++id_, true); }
   Key key_of(const Ids& ids, std::string_view tenant = "t") {
     return {tenant, prefixes_.hashes_of(ids).back()};

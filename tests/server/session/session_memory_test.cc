@@ -1,4 +1,4 @@
-// What sessions and marks reserve, beside what they make the process really hold.
+// What sessions and marks reserve, compared to what they make the process really hold.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -66,7 +66,7 @@ TEST_P(SessionMemory, WhatIsReservedIsWhatIsResident) {
   const int64_t before = resident_bytes();
   int64_t all = 0;
   for (int i = 0; i < count; ++i) {
-    // Short names, and such as have memory of their own.
+    // Short names, and names that take memory.
     const std::string name = i % 2 ? fmt::format("s{}", i) : fmt::format("a-long-name-{:0>100}", i);
     if (i % 4 == 3) {  // whose parent's name, a long one, is held too
       run(Kind::kFork, fmt::format("a-long-name-{:0>100}", i - 1), name);
@@ -83,7 +83,7 @@ TEST_P(SessionMemory, WhatIsReservedIsWhatIsResident) {
   fmt::print("state of {} bytes: {:.0f} reserved each, {:.0f} resident\n", layout().bytes(),
              planned / count, really / count);
   EXPECT_LE(really, planned);
-  EXPECT_GE(really, 0.7 * planned) << "what nobody will take is not reserved";
+  EXPECT_GE(really, 0.7 * planned) << "what will not be taken is not reserved";
 }
 
 TEST_P(SessionMemory, WhatIsClosedGoesBack) {

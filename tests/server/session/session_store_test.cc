@@ -93,7 +93,7 @@ TEST_F(SessionStoreTest, AForkNamesItsParent) {
   EXPECT_EQ(get(long_name).parent, "");
   const SessionInfo fork = run(Kind::kFork, long_name, "a").sessions.at(0);
   EXPECT_EQ(fork.parent, long_name);
-  EXPECT_GT(fork.host_bytes, kBytesEach + 100) << "a name so long takes memory of its own";
+  EXPECT_GT(fork.host_bytes, kBytesEach + 100) << "a name so long takes memory";
   run(Kind::kClose, long_name);
   EXPECT_EQ(get("a").parent, long_name) << "also where it is closed";
   EXPECT_EQ(get("a").host_bytes, fork.host_bytes);
@@ -124,9 +124,9 @@ TEST_F(SessionStoreTest, TenantsDoNotSeeEachOthersNames) {
 TEST_F(SessionStoreTest, EveryCommandNamesAnUnknownSession) {
   for (const Kind kind :
        {Kind::kFork, Kind::kMark, Kind::kUnmark, Kind::kRewind, Kind::kGet, Kind::kClose}) {
-    const SessionResult result = run(kind, "nobody", "x");
+    const SessionResult result = run(kind, "missing", "x");
     EXPECT_EQ(result.reason, EndReason::kNoSession);
-    EXPECT_THAT(result.message, HasSubstr("\"nobody\""));
+    EXPECT_THAT(result.message, HasSubstr("\"missing\""));
   }
 }
 

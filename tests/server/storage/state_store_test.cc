@@ -274,7 +274,7 @@ TEST(StateStore, WhatIsExpendableAndGoneIsNoRecord) {
   EXPECT_EQ(keys, std::vector<std::string>{"prefix small"});
 }
 
-// A folder with one state in a file of its own and one in a segment, and what damage does.
+// A folder with one state in a file and one in a segment, and what damage does.
 class DamagedFolder : public ::testing::Test {
  protected:
   DamagedFolder() {
@@ -400,7 +400,7 @@ TEST_F(DamagedFolder, ForeignFilesAreSetAsideAndNeverRemoved) {
   EXPECT_THAT(disk_->names(), Not(Contains(HasSubstr("state-702"))));
   EXPECT_THAT(disk_->names(), Not(Contains(HasSubstr("state-703"))));
   for (const char* name : {"state-99999999999999999999", "holiday.jpg"}) {
-    EXPECT_EQ(disk_->bytes_of(name), photograph) << "it is nobody's";
+    EXPECT_EQ(disk_->bytes_of(name), photograph) << "it is not the store's";
   }
 }
 
