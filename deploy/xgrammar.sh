@@ -42,16 +42,31 @@ sed -i '/^  int32_t VisitRepeat(const GrammarExpr& grammar_expr) final {$/,/^   
   "$folder/cpp/grammar_functor.cc"
 [ "$(cat "$source" "${source%.cc}.h" "$folder/cpp/grammar_functor.cc" |
   grep -cE 'counted_strings_.rule_of|kBasicEscape, RegexExpression|CountedStrings counted_strings_|xgrammar_strings.h|AddRepeat\(ref_rule_id, lower, upper\)')" = 5 ]
-# Its compiler and its parser ask at each state and each token whether they are to go on: xgrammar_library.cc.
+# On its way it asks whether it is to go on, and before it allocates much: xgrammar_watch.h.
 look() { # FILE COUNT SED...: in front of so many lines
-  local source=$folder/cpp/$1 count=$2
+  local source=$folder/$1 count=$2
   shift 2
-  sed -i -e '0,/^namespace xgrammar {/s//namespace xgrammar {\nvoid LookAtWork();/' "$@" "$source"
-  [ "$(grep -c 'LookAtWork();' "$source")" = $((count + 1)) ]
+  sed -i -e '0,/^namespace [a-z]* {/s//#include "server\/constraint\/xgrammar\/xgrammar_watch.h"\n&/' "$@" "$source"
+  [ "$(grep -cE 'LookAt(Work|Growth)\(' "$source")" = "$count" ]
 }
-look grammar_compiler.cc 3 -e 's/^\( *\)prev_token = &token;/\1LookAtWork();\n&/' \
-  -e 's/^\( *\)cur_stack_element.element_id = i;/\1LookAtWork();\n&/'
-look earley_parser.cc 3 -e 's/^\( *\)tmp_process_state_queue_.pop();/\1LookAtWork();\n&/'
+look cpp/grammar_compiler.cc 5 -e 's/^\( *\)prev_token = &token;/\1LookAtWork();\n&/' \
+  -e 's/^\( *\)cur_stack_element.element_id = i;/\1LookAtWork();\n&/' \
+  -e 's/^\( *\)std::unordered_set<int> reachable_states;/\1LookAtWork(size_t{48} * rule_fsm->GetNodeNum());\n&/' \
+  -e 's/^\( *\)auto cur_adaptive_token_mask_cache = grammar_matcher.*/&\n\1LookAtWork();/'
+look cpp/earley_parser.cc 3 -e 's/^\( *\)tmp_process_state_queue_.pop();/\1LookAtWork();\n&/'
+look cpp/grammar_builder.cc 2 -e 's/^  grammar_->grammar_expr_indptr_.push_back(.*/  LookAtGrowth(grammar_->grammar_expr_data_, 2 + size_t(grammar_expr.data_len));\n&/' \
+  -e 's/^  grammar_->rules_.push_back(rule);/  LookAtGrowth(grammar_->rules_);\n&/'
+look cpp/grammar_functor.cc 1 -e 's/^  FSMWithStartEnd result(result_fsm, start_state, .*/&\n  LookAtWork(size_t{72} * result.NumStates());/'
+look cpp/fsm.cc 4 -e '0,/^    edges_.emplace_back();/s//    LookAtGrowth(edges_);\n&/' \
+  -e 's/^    edges_\[from\].push_back({min, max, to});/    LookAtWork(edges_[from].size() < 64 ? 0 : 24 * edges_[from].size());\n&/' \
+  -e 's/^  edges_.resize(edges_.size() + fsm.NumStates());/  LookAtGrowth(edges_, fsm.NumStates());\n&/' \
+  -e 's/^  Compact2DArray<FSMEdge> edges;/  LookAtWork(size_t{32} * NumStates());\n&/'
+look cpp/grammar_parser.cc 4 -e 's/^\( *\)tokens.push_back(\*token_value);/\1LookAtGrowth(tokens);\n&/' \
+  -e 's/^\( *\)tokens.insert(tokens.end(), vec->begin(), vec->end());/\1LookAtGrowth(tokens, 2 * vec->size());\n&/' \
+  -e 's/^\( *\)tokens.push_back($/\1LookAtGrowth(tokens);\n&/'
+look cpp/json_schema_converter.cc 2 -e 's/^\( *\)std::string result = "{";/\1LookAtWork();\n&/' \
+  -e 's/^  std::string cache_key = ComputeCacheKey(schema);/  LookAtWork();\n&/'
+look 3rdparty/picojson/picojson.h 1 -e 's/^inline bool _parse(Context& ctx, input<Iter>& in) {/&\n  xgrammar::LookAtWork();/'
 # It has the rules that it has compiled before from xgrammar_rules.cc.
 source=$folder/cpp/grammar_compiler.cc
 sed -i -e 's/^ *rule_fsm->GetFsm().GetReachableStates(&reachable_states);/&\n    const recurve::RuleWork rule_work(compiled_grammar_impl.get(), rule_id);\n    if (rule_work.is_done()) continue;/' \

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <ctime>
 #include <functional>
 #include <memory>
@@ -18,6 +19,10 @@ inline double thread_seconds(clockid_t clock = CLOCK_THREAD_CPUTIME_ID) {
   clock_gettime(clock, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
+
+// Of memory, in addition to the bytes of its text: a constraint whose compilation takes more is
+// refused.
+inline constexpr size_t kMostCompileBytes = size_t{14} << 20;
 
 // When a compilation is given up, or rests.
 struct CompileBounds {

@@ -9,6 +9,7 @@
 #include "server/constraint/constraint.h"
 #include "server/constraint/schema/schema_walk.h"
 #include "server/constraint/text_walk.h"
+#include "server/constraint/work_watch.h"
 #include "server/text/cut.h"
 
 namespace recurve {
@@ -56,12 +57,12 @@ const Json& list_of(const Json& object, const char* name) {
 // The library's own form of a value that is of a schema.
 Json json_of(const Json& schema) {
   return {{"type", "json_schema"},
-          {"json_schema", Json::parse(enforceable_schema(schema.dump()))},
+          {"json_schema", parse_watched(enforceable_schema(schema.dump()))},
           {"max_whitespace_cnt", kMostWhitespace}};
 }
 
-std::string whole(const Json& format) {
-  return Json{{"type", "structural_tag"}, {"format", format}}.dump();
+std::string whole(Json format) {
+  return Json{{"type", "structural_tag"}, {"format", std::move(format)}}.dump();
 }
 
 Json constant(const std::string& text) { return {{"type", "const_string"}, {"value", text}}; }
@@ -88,6 +89,8 @@ Mark mark_of(const Json& said, const char* name, const char* id) {
 Json arguments_of(const Json& call) {
   try {
     return json_of(call.at("schema"));
+  } catch (const WorkRefused&) {
+    throw;
   } catch (const ConstraintRefused& refused) {
     if (!call.value("strict", true)) return json_of(Json{{"type", "object"}});
     throw ConstraintRefused(
@@ -122,18 +125,19 @@ Json tags_of(const Json& said, const Mark& mark, const Mark& close) {
   return tags;
 }
 
+// What is large comes last: an object copies all that it has whenever it grows.
 Json one_after_another(Json tags, const char* separator, bool single) {
-  return {{"type", "tags_with_separator"},
-          {"tags", std::move(tags)},
-          {"separator", separator},
-          {"at_least_one", true},
-          {"stop_after_first", single}};
+  Json format{{"type", "tags_with_separator"},
+              {"separator", separator},
+              {"at_least_one", true},
+              {"stop_after_first", single}};
+  format["tags"] = std::move(tags);
+  return format;
 }
 
 // Free text in which the mark begins one of the tags.
 Json between_text(Json tags, const Mark& mark, bool single) {
   Json format{{"type", mark.id < 0 ? "triggered_tags" : "token_triggered_tags"},
-              {"tags", std::move(tags)},
               {"at_least_one", false},
               {"stop_after_first", single}};
   if (mark.id < 0) {
@@ -141,6 +145,7 @@ Json between_text(Json tags, const Mark& mark, bool single) {
   } else {
     format["trigger_tokens"] = {mark.id};
   }
+  format["tags"] = std::move(tags);
   return format;
 }
 
@@ -182,7 +187,7 @@ std::string enforceable_tags(std::string_view tags) {
     refuse(fmt::format("it must have at most {} bytes, got {}", kMostConstraintBytes, tags.size()));
   }
   if (nests_deeper_than(tags, kMostJsonNesting)) refuse("it nests too deep");
-  const Json parsed = Json::parse(tags, nullptr, /*allow_exceptions=*/false);
+  const Json parsed = parse_watched(tags);
   check_keys(parsed, {"triggers", "structures", "required", "single"});
   Json triggers = Json::array(), structures = Json::array();
   for (const Json& trigger : list_of(parsed, "triggers")) {
@@ -207,17 +212,17 @@ std::string enforceable_tags(std::string_view tags) {
                           {"content", json_of(structure.at("schema"))},
                           {"end", text_of(structure, "end")}});
   }
-  const Json format{{"type", "triggered_tags"},
-                    {"triggers", std::move(triggers)},
-                    {"tags", std::move(structures)},
-                    {"at_least_one", flag_of(parsed, "required")},
-                    {"stop_after_first", flag_of(parsed, "single")}};
-  return whole(format);
+  Json format{{"type", "triggered_tags"},
+              {"triggers", std::move(triggers)},
+              {"tags", std::move(structures)},
+              {"at_least_one", flag_of(parsed, "required")},
+              {"stop_after_first", flag_of(parsed, "single")}};
+  return whole(std::move(format));
 }
 
 std::string enforceable_calls(std::string_view calls) {
   if (nests_deeper_than(calls, kMostJsonNesting)) refuse("it nests too deep");
-  const Json said = Json::parse(calls, nullptr, /*allow_exceptions=*/false);
+  const Json said = parse_watched(calls);
   if (!said.is_object()) refuse("it must be an object");
   const std::string& shape = text_of(said, "shape");
   if (shape == "marked") return whole(marked_calls(said));
@@ -226,7 +231,7 @@ std::string enforceable_calls(std::string_view calls) {
 
 std::vector<int32_t> control_ids_of(std::string_view calls) {
   std::vector<int32_t> ids;
-  const Json said = Json::parse(calls, nullptr, /*allow_exceptions=*/false);
+  const Json said = parse_watched(calls);
   for (const char* name : {"mark_id", "close_id"}) {
     if (const int32_t id = said.value(name, -1); id >= 0) ids.push_back(id);
   }

@@ -4,10 +4,11 @@
 
 #include <algorithm>
 #include <cctype>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "server/constraint/constraint.h"
+#include "server/constraint/regex_walk.h"
+#include "server/constraint/work_watch.h"
 
 namespace recurve {
 namespace {
@@ -40,6 +41,25 @@ bool nests_deeper_than(std::string_view json, int levels) {
     }
   }
   return false;
+}
+
+nlohmann::ordered_json parse_watched(std::string_view json, bool throws) {
+  // What each takes: a value among others, a list, a name and its value, with the spare capacity of
+  // a list.
+  constexpr size_t kValue = 48, kList = 32, kNamed = 144;
+  size_t bytes = 2 * json.size();
+  bool in_string = false;
+  for (size_t i = 0; i < json.size(); ++i) {
+    const char c = json[i];
+    if (c == '"') in_string = !in_string;
+    if (in_string) {
+      i += c == '\\';
+    } else {
+      bytes += c == ',' ? kValue : c == ':' ? kNamed : c == '{' || c == '[' ? kList : 0;
+    }
+  }
+  WorkWatch::look(bytes);
+  return nlohmann::ordered_json::parse(json, nullptr, throws);
 }
 
 void check_grammar(std::string_view grammar) {
@@ -84,7 +104,7 @@ void check_grammar(std::string_view grammar) {
 }
 
 std::vector<std::string> read_choices(std::string_view json) {
-  const auto parsed = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  const auto parsed = parse_watched(json);
   if (!parsed.is_array() || parsed.empty() || parsed.size() > kMostChoices ||
       json.size() > kMostConstraintBytes) {
     throw ConstraintRefused(fmt::format("choice: it must have 1 to {} texts, of at most {} bytes",

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,10 @@ inline constexpr int kMostJsonNesting = 256;  // of lists and objects
 
 // Whether lists and objects in a JSON text stand deeper than that in each other. Of any text.
 bool nests_deeper_than(std::string_view json, int levels);
+
+// The value of a text that nests no deeper than kMostJsonNesting. Where it is no JSON, it is
+// discarded, or the parser's exception is thrown.
+nlohmann::ordered_json parse_watched(std::string_view json, bool throws = false);
 
 // An EBNF grammar: UTF-8, of bounded size and nesting.
 void check_grammar(std::string_view grammar);

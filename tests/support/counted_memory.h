@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <new>
 
+#include "server/constraint/thread_memory.h"
+
 // Counts what a test program has allocated with new. It replaces the operators of the whole
 // program, so one source of a program includes it.
 namespace recurve::testing {
@@ -13,7 +15,9 @@ namespace recurve::testing {
 inline std::atomic<int64_t> live_bytes{0}, most_live_bytes{0};
 
 inline void* counted(void* allocated) {
-  const int64_t now = live_bytes += static_cast<int64_t>(malloc_usable_size(allocated));
+  const auto bytes = static_cast<int64_t>(malloc_usable_size(allocated));
+  ThreadMemory::add(bytes);
+  const int64_t now = live_bytes += bytes;
   int64_t seen = most_live_bytes;
   while (now > seen && !most_live_bytes.compare_exchange_weak(seen, now)) {
   }
@@ -25,7 +29,9 @@ inline void* allocate_counted(size_t bytes) {
   return counted(allocated);
 }
 inline void release_counted(void* allocated) {
-  live_bytes -= static_cast<int64_t>(malloc_usable_size(allocated));
+  const auto bytes = static_cast<int64_t>(malloc_usable_size(allocated));
+  ThreadMemory::add(-bytes);
+  live_bytes -= bytes;
   std::free(allocated);
 }
 

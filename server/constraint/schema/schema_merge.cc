@@ -14,6 +14,7 @@
 #include "server/constraint/schema/schema_keywords.h"
 #include "server/constraint/schema/schema_scalars.h"
 #include "server/constraint/schema/schema_walk.h"
+#include "server/constraint/work_watch.h"
 #include "server/text/cut.h"
 
 namespace recurve {
@@ -128,6 +129,7 @@ void merge_properties(const Json& from, const std::string& path, Json* to) {
     refuse(path, "additionalProperties of one of its schemas is of the properties of another");
   }
   Json merged = Json::object();
+  reserve(theirs.size() + mine.size(), &merged);
   for (const auto& [name, schema] : theirs.items()) {
     const auto found = mine.find(name);
     merged[name] = found != mine.end()  ? both(schema, *found)
@@ -226,6 +228,7 @@ void merge(const Json& from, const std::string& path, Merging* merging) {
     if (!is_enforced(keyword)) {
       continue;
     }
+    WorkWatch::look();
     if (is_one_of(keyword, kOfNames) || is_one_of(keyword, kOfSchemas)) continue;
     if (keyword == "const") {
       merge(Json{{"enum", Json::array({value})}}, path, merging);
@@ -263,15 +266,8 @@ void merge(const Json& from, const std::string& path, Merging* merging) {
   }
 }
 
-int values_in(const Json& value) {
-  int values = 1;
-  if (value.is_structured()) {
-    for (const Json& one : value) values += values_in(one);
-  }
-  return values;
-}
-
 void charge(const Json& merged, const std::string& path, int depth, SchemaSource& source) {
+  WorkWatch::look();
   source.merged += values_in(merged);
   if (source.merged > kMostMerged || depth > kMostMergeDepth) {
     refuse(path, "with all within them its schemas are too many, or one is within itself");

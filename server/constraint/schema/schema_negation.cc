@@ -11,6 +11,7 @@
 #include "server/constraint/schema/schema_patterns.h"
 #include "server/constraint/schema/schema_scalars.h"
 #include "server/constraint/schema/schema_walk.h"
+#include "server/constraint/work_watch.h"
 
 namespace recurve {
 namespace {
@@ -135,6 +136,8 @@ class Negation {
             Json{{"type", "object"},
                  {"properties", {{name, negated_schema(schema, at, source_, depth_ + 1)}}},
                  {"required", Json::array({name})}});
+      } catch (const WorkRefused&) {
+        throw;
       } catch (const ConstraintRefused&) {  // left out
       }
     }
@@ -143,6 +146,8 @@ class Negation {
   void add_negated(const Json& schema, const std::string& path) {
     try {
       disjuncts.push_back(negated_schema(schema, path, source_, depth_ + 1));
+    } catch (const WorkRefused&) {
+      throw;
     } catch (const ConstraintRefused&) {  // left out
     }
   }
@@ -153,6 +158,8 @@ class Negation {
       for (const Json& branch : branches) {
         all.push_back(negated_schema(branch, path_, source_, depth_ + 1));
       }
+    } catch (const WorkRefused&) {
+      throw;
     } catch (const ConstraintRefused&) {  // left out
       return;
     }
@@ -269,6 +276,7 @@ class Exclusion {
 }  // namespace
 
 Json negated_schema(const Json& schema, const std::string& path, SchemaSource& source, int depth) {
+  WorkWatch::look();
   constexpr const char* kWhy = "what is left of it is not known here: say what values must be";
   if (depth > kMostMergeDepth || ++source.merged > kMostMerged) refuse_schema(path, "not", kWhy);
   if (schema.is_boolean()) return !schema.get<bool>();
@@ -292,6 +300,7 @@ Json exclusive_branches(const Json& branches, const std::string& path, SchemaSou
   std::vector<Json> kept, views;
   Exclusion exclusion(source);
   for (const Json& branch : branches) {
+    WorkWatch::look();
     try {
       views.push_back(exclusion.view(branch, path));
       kept.push_back(branch);
@@ -301,6 +310,7 @@ Json exclusive_branches(const Json& branches, const std::string& path, SchemaSou
   std::vector<Json> apart(kept.size(), Json::array());  // what each is still to exclude
   for (size_t a = 0; a < kept.size(); ++a) {
     for (size_t b = a + 1; b < kept.size(); ++b) {
+      WorkWatch::look();
       if (++source.merged > kMostMerged) refuse_schema(path, "oneOf", "it has too many schemas");
       if (exclusion.holds(views[a], views[b], path)) continue;
       apart[a].push_back(kept[b]);

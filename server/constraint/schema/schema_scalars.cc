@@ -103,6 +103,14 @@ void check_numbers(const Json& value, std::string_view keyword, const std::strin
   refuse_schema(path, keyword, "its numbers must be integers of 64 bits, or fractions below 2^53");
 }
 
+int values_in(const Json& value) {
+  int values = 1;
+  if (value.is_structured()) {
+    for (const Json& one : value) values += values_in(one);
+  }
+  return values;
+}
+
 bool has_type(const Json& value, std::string_view type) {
   if (type == "null") return value.is_null();
   if (type == "boolean") return value.is_boolean();

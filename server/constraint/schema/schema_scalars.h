@@ -12,6 +12,11 @@ namespace recurve {
 // Parts of the walk through a schema: what it says of numbers and strings, as the library reads it.
 // `path` is where the schema stands. All throw ConstraintRefused.
 
+// Of an object, which copies all that it has whenever it grows.
+inline void reserve(size_t names, nlohmann::ordered_json* object) {
+  object->get_ref<nlohmann::ordered_json::object_t&>().reserve(names);
+}
+
 // What a schema says, by what its keywords are for.
 struct SchemaSaid {
   std::map<std::string_view, const nlohmann::ordered_json*> of_any, of_number, of_string, of_array,
@@ -35,6 +40,9 @@ class NothingIsValid : public ConstraintRefused {
 // Throws NothingIsValid.
 [[noreturn]] void refuse_as_empty(const std::string& path, std::string_view keyword,
                                   const std::string& why = "no value is valid for it");
+
+// Itself and all within it.
+int values_in(const nlohmann::ordered_json& value);
 
 // The library writes other numbers than these with fewer digits than they have.
 void check_numbers(const nlohmann::ordered_json& value, std::string_view keyword,

@@ -15,6 +15,7 @@
 #include "server/constraint/schema/schema_patterns.h"
 #include "server/constraint/schema/schema_scalars.h"
 #include "server/constraint/text_walk.h"
+#include "server/constraint/work_watch.h"
 #include "server/text/cut.h"
 
 namespace recurve {
@@ -47,30 +48,29 @@ class SchemaWalk {
   std::string run() {
     Json walked = read(root_, "#");
     // What is referred to may refer to more.
-    Json definitions = Json::object();
+    std::vector<std::pair<std::string, Json>> targets;
     while (!referred_.empty()) {
       const std::string pointer = std::move(referred_.back());
       referred_.pop_back();
       Json target = read(target_of(pointer, pointer), pointer);
-      definitions[names_.at(pointer)] = std::move(target);
+      targets.emplace_back(names_.at(pointer), std::move(target));
     }
-    if (definitions.empty()) return walked.dump();
+    if (targets.empty()) return walked.dump();
+    Json definitions = Json::object();
+    reserve(targets.size() + 1, &definitions);
+    for (auto& [name, target] : targets) definitions[name] = std::move(target);
     refuse_cycles(definitions, names_);
-    return Json{{"$ref", "#/$defs/root"}, {"$defs", with_root(std::move(definitions), walked)}}
-        .dump();
+    definitions["root"] = std::move(walked);
+    return Json{{"$ref", "#/$defs/root"}, {"$defs", std::move(definitions)}}.dump();
   }
 
  private:
-  static Json with_root(Json definitions, const Json& root) {
-    definitions["root"] = root;
-    return definitions;
-  }
-
   // ---- one schema ----
 
   using Said = SchemaSaid;
 
   Json read(const Json& schema, const std::string& path, int depth = 0) {
+    WorkWatch::look();
     if (++nodes_ > kMostSchemaNodes) {
       throw ConstraintRefused(
           fmt::format("schema: it must have at most {} schemas and values", kMostSchemaNodes));
@@ -138,6 +138,7 @@ class SchemaWalk {
       check_alone(said, alone, path);
       const std::string_view keyword = alone;
       if (keyword == "$ref") return read_reference(*value, path);
+      if (keyword == "const" || keyword == "enum") count_values(*value, keyword, path);
       if (keyword == "const") return read_values(Json::array({*value}), said, "const", path);
       if (keyword == "enum") return read_values(*value, said, "enum", path);
       return read_branches(*value, keyword, path, depth);
@@ -190,6 +191,14 @@ class SchemaWalk {
            std::ranges::any_of(types, [&](const auto& type) { return has_type(value, type); });
   }
 
+  // With those within them, before they are copied.
+  void count_values(const Json& said, std::string_view keyword, const std::string& path) {
+    nodes_ += values_in(said);
+    if (nodes_ <= kMostSchemaNodes) return;
+    refuse_schema(path, keyword,
+                  fmt::format("a schema may have at most {} values", kMostSchemaNodes));
+  }
+
   Json read_values(const Json& values, const Said& said, std::string_view keyword,
                    const std::string& path) {
     if (!values.is_array()) refuse_schema(path, keyword, "it must be an array");
@@ -197,10 +206,7 @@ class SchemaWalk {
     if (const Json* type = said.find("type")) types = read_types(*type, path);
     Json kept = Json::array();
     for (const Json& value : values) {
-      if (++nodes_ > kMostSchemaNodes) {
-        refuse_schema(path, keyword,
-                      fmt::format("a schema may have at most {} values", kMostSchemaNodes));
-      }
+      WorkWatch::look();
       if (!has_one_of(value, types)) continue;
       check_numbers(value, keyword, path);
       kept.push_back(value);
@@ -297,7 +303,9 @@ class SchemaWalk {
   }
 
   Json read_array(const Said& said, const std::string& path, int depth) {
+    constexpr size_t kMostKeywords = 8;
     Json out{{"type", "array"}};
+    reserve(kMostKeywords, &out);
     counts(said, "minItems", "maxItems", path, &out);
     const int64_t most = out.value("maxItems", int64_t{kMostSchemaCount});
     if (const Json* unique = said.find("uniqueItems")) {
@@ -334,7 +342,9 @@ class SchemaWalk {
   }
 
   Json read_object(const Said& said, const std::string& path, int depth) {
+    constexpr size_t kMostKeywords = 8;
     Json out{{"type", "object"}};
+    reserve(kMostKeywords, &out);
     const Json* patterns = said.find("patternProperties");
     const Json* name_rules = said.find("propertyNames");
     std::set<std::string> absent;
@@ -414,6 +424,7 @@ class SchemaWalk {
     };
     if (const Json* properties = said.find("properties")) {
       if (!properties->is_object()) refuse_schema(path, "properties", "it must be an object");
+      reserve(std::min(properties->size(), size_t{kMostProperties}) + 1, &read_ones);
       for (const auto& [name, schema] : properties->items()) {
         try {
           read_ones[name] = read(schema, below(path, "properties/" + name), depth + 1);
@@ -493,7 +504,7 @@ std::string enforceable_schema(std::string_view schema) {
   }
   Json parsed;
   try {
-    parsed = Json::parse(schema);
+    parsed = parse_watched(schema, /*throws=*/true);
   } catch (const Json::exception& error) {
     throw ConstraintRefused(
         fmt::format("schema: it is no JSON: {}", cut(error.what(), kMostRepeated)));

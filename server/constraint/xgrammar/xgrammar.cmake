@@ -6,6 +6,8 @@ if(RECURVE_GRAMMARS STREQUAL "OFF")
 endif()
 
 set(xgrammar_folder ${CMAKE_SOURCE_DIR}/build/xgrammar)  # shared by all presets
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/deploy/xgrammar.sh
+  ${CMAKE_SOURCE_DIR}/deploy/xgrammar.txt)
 execute_process(COMMAND ${CMAKE_SOURCE_DIR}/deploy/xgrammar.sh ${xgrammar_folder}
   RESULT_VARIABLE xgrammar_status ERROR_VARIABLE xgrammar_error OUTPUT_QUIET)
 if(NOT xgrammar_status EQUAL 0)

@@ -17,9 +17,11 @@
 #include "server/constraint/tag_walk.h"
 #include "server/constraint/text_walk.h"
 #include "server/constraint/utf8_masks.h"
+#include "server/constraint/work_watch.h"
 #include "server/constraint/xgrammar/xgrammar_masks.h"
 #include "server/constraint/xgrammar/xgrammar_place.h"
 #include "server/constraint/xgrammar/xgrammar_rules.h"
+#include "server/constraint/xgrammar/xgrammar_watch.h"
 #include "server/text/cut.h"
 
 namespace recurve {
@@ -28,38 +30,6 @@ namespace {
 // What the library says that it leaves out, of what this thread compiles. It would go to standard
 // error, and the constraint would be a weaker one.
 thread_local std::string left_out;
-
-// What this thread does with the library is looked at now and then, and ends where it takes too
-// long.
-class Watch {
- public:
-  Watch(const CompileBounds& bounds, const char* remedy)
-      : bounds_(bounds), remedy_(remedy), began_(thread_seconds()) {
-    current = this;
-  }
-  ~Watch() { current = nullptr; }
-  Watch(const Watch&) = delete;
-  Watch& operator=(const Watch&) = delete;
-
-  void look() {
-    constexpr int kBetweenClocks = 256;
-    if (++looks_ % kBetweenClocks != 0) return;
-    const double seconds = thread_seconds() - began_;
-    if (bounds_.look) bounds_.look(seconds);
-    if (seconds < bounds_.most_seconds) return;
-    throw ConstraintRefused(
-        fmt::format("it takes more than {} s {}", bounds_.most_seconds, remedy_));
-  }
-
-  static thread_local Watch* current;
-
- private:
-  const CompileBounds& bounds_;
-  const char* const remedy_;
-  const double began_;
-  int looks_ = 0;
-};
-thread_local Watch* Watch::current = nullptr;
 
 // What follows an answer, at each of its tokens.
 const CompileBounds kMatcherBounds{.most_seconds = Matcher::kMostSeconds};
@@ -79,11 +49,7 @@ void LogFatalImpl(const std::string&, int, const std::string& message) {
   throw recurve::ConstraintRefused(recurve::cut(message, recurve::kMostRepeated));
 }
 
-// deploy/xgrammar.sh has its compiler and its parser call this, once for each state and token.
-void LookAtWork();
-void LookAtWork() {
-  if (recurve::Watch::current != nullptr) recurve::Watch::current->look();
-}
+void LookAtWork(size_t more) { recurve::WorkWatch::look(more); }
 
 void LogMessageImpl(const std::string&, int, int level, const std::string& message) {
   constexpr int kWarning = 2;
@@ -118,7 +84,7 @@ class XgrammarMatcher final : public Matcher {
       : matcher_(std::move(matcher)), followed_(std::move(followed)), client_(client) {}
 
   bool accept(int32_t id) override {
-    const Watch watch(kMatcherBounds, kMatcherRemedy);
+    const WorkWatch watch(kMatcherBounds, kMatcherRemedy);
     const std::string& text = followed_->vocabulary->texts.at(static_cast<size_t>(id));
     const auto next = utf8_state_after(utf8_, text);
     if ((text.empty() && !may_come(id)) || !next || matcher_.IsTerminated() ||
@@ -148,7 +114,7 @@ class XgrammarMatcher final : public Matcher {
 
  private:
   void work_out(std::span<uint32_t> mask) {
-    const Watch watch(kMatcherBounds, kMatcherRemedy);
+    const WorkWatch watch(kMatcherBounds, kMatcherRemedy);
     int64_t words = static_cast<int64_t>(mask.size());
     DLTensor tensor{.data = mask.data(),
                     .device = {kDLCPU, 0},
@@ -201,7 +167,7 @@ class XgrammarConstraint final : public Constraint {
   }
 
   std::unique_ptr<Matcher> begin(uint64_t client) const override {
-    const Watch watch(kMatcherBounds, kMatcherRemedy);
+    const WorkWatch watch(kMatcherBounds, kMatcherRemedy);
     return std::make_unique<XgrammarMatcher>(xgrammar::GrammarMatcher(grammar_), followed_, client);
   }
   size_t bytes() const override { return bytes_of(grammar_) + text_.text.size(); }
@@ -235,12 +201,13 @@ class XgrammarLibrary final : public ConstraintLibrary {
   std::shared_ptr<const Constraint> compile(const ConstraintText& text,
                                             const CompileBounds& bounds) override {
     left_out.clear();
-    const Watch watch(bounds,
-                      "to compile: write it with fewer and smaller repeats, or with fewer "
-                      "properties");
+    const WorkWatch watch(bounds,
+                          "to compile: write it with fewer and smaller repeats, with fewer "
+                          "properties or with shorter texts",
+                          kMostCompileBytes + text.text.size());
     const RuleMasks::Use use(&rules_, bounds.client);
     try {
-      xgrammar::CompiledGrammar grammar = compiled(text);
+      xgrammar::CompiledGrammar grammar = checked(grammar_of(text));
       if (!left_out.empty()) throw ConstraintRefused(cut(left_out, kMostRepeated));
       return std::make_shared<XgrammarConstraint>(std::move(grammar), vocabulary_, masks_, text);
     } catch (const ConstraintRefused& refused) {
@@ -265,26 +232,27 @@ class XgrammarLibrary final : public ConstraintLibrary {
     return tokens;
   }
 
-  xgrammar::CompiledGrammar compiled(const ConstraintText& text) {
+  // What it is read from is gone before the grammar is compiled.
+  static xgrammar::Grammar grammar_of(const ConstraintText& text) {
     using Form = ConstraintText::Form;
     switch (text.form) {
       case Form::kJson:
-        return checked(of_schema("{}"));
+        return of_schema("{}");
       case Form::kJsonSchema:
-        return checked(of_schema(enforceable_schema(text.text)));
+        return of_schema(enforceable_schema(text.text));
       case Form::kRegex:
-        return checked(xgrammar::Grammar::FromEBNF("root ::= " + ebnf_of_regex(text.text)));
+        return xgrammar::Grammar::FromEBNF("root ::= " + ebnf_of_regex(text.text));
       case Form::kGrammar:
         check_grammar(text.text);
-        return checked(xgrammar::Grammar::FromEBNF(text.text));
+        return xgrammar::Grammar::FromEBNF(text.text);
       case Form::kChoice:
-        return checked(xgrammar::Grammar::FromEBNF(ebnf_of_choices(text.text)));
+        return xgrammar::Grammar::FromEBNF(ebnf_of_choices(text.text));
       case Form::kStructuralTag:
-        return checked(of_tags(enforceable_tags(text.text)));
+        return of_tags(enforceable_tags(text.text));
       case Form::kToolCalls:
         break;
     }
-    return checked(of_tags(enforceable_calls(text.text)));
+    return of_tags(enforceable_calls(text.text));
   }
 
   static xgrammar::Grammar of_tags(const std::string& tags) {

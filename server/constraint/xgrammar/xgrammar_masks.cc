@@ -75,31 +75,30 @@ void MaskTable::put(int32_t state, const AdaptiveTokenMask& mask) {
 void MaskTable::put(int32_t state, const MaskTable& other, int32_t other_state) {
   const int32_t place = other.place_of(other_state);
   if (place > 0) pack(state, *other.find(other_state));
-  if (place < 0) add(state, other.whole_[static_cast<size_t>(-place - 1)]);
+  if (place < 0) add(state, *other.whole_.at(static_cast<size_t>(-place - 1)));
 }
 
 void MaskTable::pack(int32_t state, const AdaptiveTokenMask& mask) {
-  set_place(state, static_cast<int32_t>(packed_.size()) + 1);
   const std::vector<int32_t>& decided = listed(mask);
   const std::vector<int32_t>& uncertain = mask.uncertain_indices;
-  packed_.push_back(static_cast<int32_t>(mask.store_type) |
-                    static_cast<int32_t>(decided.size()) << kBits |
-                    static_cast<int32_t>(uncertain.size()) << 2 * kBits);
-  packed_.insert(packed_.end(), decided.begin(), decided.end());
-  packed_.insert(packed_.end(), uncertain.begin(), uncertain.end());
+  std::vector<int32_t> packed = {static_cast<int32_t>(mask.store_type) |
+                                 static_cast<int32_t>(decided.size()) << kBits |
+                                 static_cast<int32_t>(uncertain.size()) << 2 * kBits};
+  packed.insert(packed.end(), decided.begin(), decided.end());
+  packed.insert(packed.end(), uncertain.begin(), uncertain.end());
+  set_place(state, static_cast<int32_t>(packed_.add(packed)) + 1);
 }
 
 void MaskTable::add(int32_t state, Whole whole) {
   share(&whole.decided.words);
   share(&whole.uncertain.words);
-  whole_.push_back(std::move(whole));
-  set_place(state, -static_cast<int32_t>(whole_.size()));
+  set_place(state, -static_cast<int32_t>(whole_.add({std::move(whole)})) - 1);
 }
 
 void MaskTable::share(Words* words) {
-  constexpr size_t kBeside = 112;  // of the allocator: the vector, and its entry among the others
+  constexpr size_t kOfAllocator = 112;  // the vector, and its entry in the set
   const auto [found, is_new] = words_.insert(*words);
-  if (is_new) words_bytes_ += (*words)->size() * sizeof(uint32_t) + kBeside;
+  if (is_new) words_bytes_ += (*words)->size() * sizeof(uint32_t) + kOfAllocator;
   *words = *found;
 }
 
@@ -119,7 +118,7 @@ MaskTable::Mask MaskTable::find(int32_t state) const {
   if (place == 0) return nullptr;
   auto mask = std::make_shared<AdaptiveTokenMask>();
   if (place < 0) {
-    const Whole& whole = whole_[static_cast<size_t>(-place - 1)];
+    const Whole& whole = *whole_.at(static_cast<size_t>(-place - 1));
     mask->store_type = static_cast<Kind>(whole.kind);
     const std::vector<uint32_t>& decided = *whole.decided.words;
     if (mask->store_type == Kind::kAcceptedBitset) {  // which refers to what the table has
@@ -131,20 +130,20 @@ MaskTable::Mask MaskTable::find(int32_t state) const {
     append_tokens(*whole.uncertain.words, whole.uncertain.are_bits, &mask->uncertain_indices);
     return mask;
   }
-  auto from = packed_.begin() + (place - 1);
+  const int32_t* from = packed_.at(static_cast<size_t>(place - 1));
   const int32_t head = *from++;
   constexpr int32_t kLow = (1 << kBits) - 1;
   mask->store_type = static_cast<Kind>(head & kLow);
-  const auto middle = from + (head >> kBits & kLow);
+  const int32_t* middle = from + (head >> kBits & kLow);
   listed(*mask).assign(from, middle);
   mask->uncertain_indices.assign(middle, middle + (head >> 2 * kBits & kLow));
   return mask;
 }
 
 size_t MaskTable::bytes() const {
-  constexpr size_t kOfAllocator = 48;  // beside three arrays
-  return sizeof(*this) + kOfAllocator + places_.capacity() * sizeof(int32_t) +
-         packed_.capacity() * sizeof(int32_t) + whole_.capacity() * sizeof(Whole) + words_bytes_;
+  constexpr size_t kOfAllocator = 32;
+  return sizeof(*this) + kOfAllocator + places_.capacity() * sizeof(int32_t) + packed_.bytes() +
+         whole_.bytes() + words_bytes_;
 }
 
 // What a grammar says of itself is two thirds of what it takes of the allocator (up to four

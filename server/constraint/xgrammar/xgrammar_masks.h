@@ -12,6 +12,35 @@ class CompiledGrammar;
 
 namespace recurve {
 
+// What is only added to, in chunks, so that it never is there twice as it grows.
+template <typename Value>
+class Chunks {
+ public:
+  // Values that lie next to each other, at most kMost. Returns the index of the first.
+  size_t add(const std::vector<Value>& values) {
+    if (chunks_.empty() || chunks_.back().size() + values.size() > kMost) {
+      chunks_.emplace_back();
+      if (chunks_.size() > 1) chunks_.back().reserve(kMost);
+    }
+    std::vector<Value>& last = chunks_.back();
+    const size_t index = (chunks_.size() - 1) * kMost + last.size();
+    last.insert(last.end(), values.begin(), values.end());
+    return index;
+  }
+  const Value* at(size_t index) const { return chunks_[index / kMost].data() + index % kMost; }
+  size_t bytes() const {
+    constexpr size_t kOfAllocator = 8;
+    size_t bytes = chunks_.capacity() * sizeof(chunks_[0]);
+    for (const auto& chunk : chunks_) bytes += chunk.capacity() * sizeof(Value) + kOfAllocator;
+    return bytes;
+  }
+
+  static constexpr size_t kMost = (size_t{64} << 10) / sizeof(Value);
+
+ private:
+  std::vector<std::vector<Value>> chunks_;
+};
+
 // The masks of a grammar's states, which deploy/xgrammar.sh puts in the place of the library's hash
 // map. That map takes 230 bytes for each byte of a literal, whose mask has one or two tokens; this
 // one takes 16. Larger masks are bits where lists would take more, and equal parts are stored once.
@@ -52,11 +81,11 @@ class MaskTable {
   void add(int32_t state, Whole whole);
   void share(Words* words);
 
-  // By state. 0: none. Above: one more than where it begins in packed_. Below: the negative of one
-  // more than its index in whole_.
+  // By state. 0: none. Above: one more than its index in packed_. Below: the negative of one more
+  // than its index in whole_.
   std::vector<int32_t> places_;
-  std::vector<int32_t> packed_;  // the kind, both counts, and the tokens
-  std::vector<Whole> whole_;
+  Chunks<int32_t> packed_;  // the kind, both counts, and the tokens
+  Chunks<Whole> whole_;
   std::set<Words, Less> words_;  // of whole_
   size_t words_bytes_ = 0;
 };

@@ -12,6 +12,7 @@
 #include "server/constraint/constraint_library.h"
 #include "tests/server/constraint/byte_vocabulary.h"
 #include "tests/server/constraint/with_library.h"
+#include "tests/support/amount.h"
 
 namespace recurve::library_test {
 namespace {
@@ -448,6 +449,30 @@ TEST_F(ConstraintLibraryTest, WhatItHasOfOthersIsNotWorkedOutAgain) {
   EXPECT_GT(first, 0u);
   EXPECT_EQ(grown_by("name", 2), 0u);
   EXPECT_LT(grown_by("other", 2), first / 4);
+}
+
+TEST_F(ConstraintLibraryTest, WhatTakesTooMuchMemoryIsRefused) {
+  if (testing::kSanitized) GTEST_SKIP() << "memory is not counted with sanitizers";
+  const std::string text(250'000, 'a');
+  const auto expect_refused = [&](Form form, const std::string& whole) {
+    EXPECT_THAT(
+        refusal_of(form, whole),
+        ::testing::HasSubstr("it takes more than 14 MB of memory to compile: write it with"));
+  };
+  expect_refused(Form::kGrammar, "root ::= \"" + text + '"');
+  // Where what cannot be read is left out otherwise.
+  const std::string copies = R"({"$defs":{"c":{"const":")" + text + R"("}},"properties":{)";
+  std::string properties;
+  for (int i = 0; i < 200; ++i) {
+    properties +=
+        fmt::format(R"({}"p{}":{{"allOf":[{{"$ref":"#/$defs/c"}},{{}}]}})", i == 0 ? "" : ",", i);
+  }
+  expect_refused(Form::kJsonSchema, copies + properties + "}}");
+  expect_refused(Form::kToolCalls,
+                 R"({"shape":"marked","mark":"<","close":">","calls":[{"name":"f","strict":false,)"
+                 R"("begin":"{","end":"}","schema":)" +
+                     copies + properties + "}}}]}");
+  EXPECT_EQ(refusal_of(Form::kChoice, R"(["a","b"])"), "");
 }
 
 TEST_F(ConstraintLibraryTest, HostileOnesAreBounded) {

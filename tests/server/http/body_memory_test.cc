@@ -238,10 +238,10 @@ const std::vector<Filled> kCommon = {
 const std::vector<Filled> kConstraints = {
     {"guided_choice", [](size_t n) { return words(n, "\"", "\"", "[", "]"); }},
     {"guided_choice", [](size_t n) { return list(std::min<size_t>(n, 200'000), R"("a")"); }},
-    // The compiler of schemas has separate bounds.
+    {"guided_json", [](size_t n) { return words(n, "\"", "\"", R"({"enum":[)", "]}"); }},
     {"guided_json",
      [](size_t n) {
-       return words(std::min<size_t>(n, 32 << 10), "\"", "\"", R"({"enum":[)", "]}");
+       return R"({"const":")" + std::string(std::min<size_t>(n, 96 << 10), 'c') + "\"}";
      }},
     {"structured_outputs", [](size_t n) { return words(n, "\"", "\"", R"({"choice":[)", "]}"); }},
     {"guided_grammar", [](size_t n) { return '"' + std::string(n, 'a') + '"'; }},
@@ -401,6 +401,41 @@ void for_each_pair(const Resource& resource, const auto& visit) {
     for (size_t b = a + 1; b < fields.size(); ++b) {
       if (fields[a].name != fields[b].name) visit(fields[a], fields[b], a, b);
     }
+  }
+}
+
+// Those that take the most to compile, served or refused.
+TEST_F(BodyMemory, OfEachConstraintIsBounded) {
+  const auto body = [](const std::string& name, const std::string& value) {
+    return R"({"prompt":"p","max_tokens":1,")" + name + "\":" + value + "}";
+  };
+  const auto expect = [&](const std::string& name, const std::string& value) {
+    expect_bounded("/v1/completions", fmt::format("{} of {}", name, value.size()),
+                   body(name, value));
+  };
+  for (const size_t size : {32 << 10, 64 << 10, 96 << 10, 128 << 10, 192 << 10, 255 << 10}) {
+    const std::string text(size, 't');
+    expect("guided_json", R"({"const":")" + text + "\"}");
+    expect("guided_json", words(size, "\"", "\"", R"({"enum":[)", "]}"));
+    expect("guided_json", words(size, "\"text number ", ", of many words\"", R"({"enum":[)", "]}"));
+    expect("guided_json",
+           words(size, R"({"properties":{"kind":{"const":")",
+                 R"("},"value":{"type":"string"}},"required":["kind"]})", R"({"anyOf":[)", "]}"));
+    expect("guided_json", words(std::min<size_t>(size, 20 << 10), "\"p", R"(":{"maxLength":50})",
+                                R"({"properties":{)", "}}"));
+    expect("guided_choice", words(size, "\"text number ", ", of many words\"", "[", "]"));
+    expect("guided_grammar", R"("root ::= \")" + text + R"(\"")");
+    expect("guided_grammar", words(size, "| a", "", "\"root ::= a", "\""));
+    expect("guided_grammar", words(size, "[a-z]{0,", "}", "\"root ::= ", "\""));
+    expect("guided_regex", '"' + std::string(std::min<size_t>(size, 4000), '.') + '"');
+    const std::string tools =
+        words(size, R"({"type":"function","function":{"name":"f)",
+              R"(","parameters":{"properties":{"a":{"type":"string"},"b":{"enum":["x","y"]}}}}})",
+              "[", "]");
+    expect_bounded(
+        "/v1/chat/completions", fmt::format("tools of {}", size),
+        R"({"messages":[{"role":"user","content":"m"}],"tool_choice":"required","tools":)" + tools +
+            "}");
   }
 }
 
