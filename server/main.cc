@@ -27,7 +27,6 @@
 #include "server/startup/engine_options.h"
 #include "server/startup/heap_trimmer.h"
 #include "server/startup/memory_plan.h"
-#include "server/startup/model_fingerprint.h"
 #include "server/startup/options.h"
 #include "server/startup/security.h"
 #include "server/startup/startup_table.h"
@@ -39,11 +38,11 @@
 namespace recurve {
 namespace {
 
-// How long the end of the process waits for a log that nobody reads.
-constexpr std::chrono::seconds kLastLines(1);
+// How long the process waits at its end for the reader of the log.
+constexpr std::chrono::seconds kFlushTimeout(1);
 
-// What ends the server for want of a part that works: it is logged, and the server drains, with no
-// time for what is under way, and exits with 1.
+// A part that no longer works. It is logged, requests in progress are cancelled, and the process
+// exits with 1.
 class Failure {
  public:
   explicit Failure(StopSignal& stop) : stop_(stop) {}
@@ -78,7 +77,7 @@ RpcOptions rpc_options(const Options& o, std::shared_ptr<TlsHandshaker> tls) {
           .tls = std::move(tls)};
 }
 
-// A flood of clients does not keep operators out.
+// Has its own connections, so that clients cannot lock operators out.
 RpcOptions admin_options(const Options& o, std::shared_ptr<TlsHandshaker> tls) {
   return {.listen = o.admin,
           .reflection = o.reflection,
@@ -113,7 +112,7 @@ HttpOptions metrics_options(const Options& o, std::shared_ptr<TlsHandshaker> tls
           .counted = false};
 }
 
-// A process is told from others by its machine, which for a pod has the pod's name.
+// An instance is named by its host, which is the name of a pod, and its process.
 TracerOptions tracer_options(const Options& o) {
   char host[256] = "";
   gethostname(host, sizeof host - 1);
@@ -138,7 +137,7 @@ ServerCoreOptions core_options(const Options& o, StopSignal& stop, Failure& fail
           .on_failure = failure.listener("the server's threads")};
 }
 
-// Shows how far loading has come: now and then, in place on a terminal, and at the end.
+// Shows the progress of loading: every two seconds, or in place on a terminal.
 class LoadProgress {
  public:
   explicit LoadProgress(const StopSignal& stop) : stop_(stop) {}
@@ -160,7 +159,7 @@ class LoadProgress {
   Clock::time_point next_ = Clock::now() + std::chrono::milliseconds(500);
 };
 
-// Shows how many steps have been recorded as CUDA graphs, and how long that took.
+// Shows the progress of recording steps as CUDA graphs.
 class RecordProgress {
  public:
   void operator()(int done, int total) {
@@ -177,18 +176,17 @@ class RecordProgress {
 
 void print_times(const Checkpoint::Times& times) {
   const double bytes = static_cast<double>(times.bytes);
-  log_text(fmt::format("loaded {} in {:.2f} s, {:.2f} GB/s; reading alone {:.2f} GB/s{}\n",
-                       human_bytes(bytes), times.seconds, bytes / times.seconds / 1e9,
-                       bytes / times.reading / 1e9,
-                       times.copying_rate == 0
-                           ? ""
-                           : fmt::format(", copying alone {:.2f} GB/s", times.copying_rate / 1e9)));
+  log_text(fmt::format(
+      "loaded {} in {:.2f} s, {:.2f} GB/s; reading {:.2f} GB/s{}\n", human_bytes(bytes),
+      times.seconds, bytes / times.seconds / 1e9, bytes / times.reading / 1e9,
+      times.copying_rate == 0 ? ""
+                              : fmt::format(", copying {:.2f} GB/s", times.copying_rate / 1e9)));
 }
 
 struct Loaded {
   std::unique_ptr<const Model> model;
   std::string fingerprint;  // of config and weights
-  std::string weight_type;  // the formats they are in
+  std::string weight_type;  // the formats of the weights
 };
 
 Loaded load(const Options& o, Backend& backend, const StopSignal& stop) {
@@ -198,14 +196,14 @@ Loaded load(const Options& o, Backend& backend, const StopSignal& stop) {
   return {std::move(model), checkpoint.fingerprint(), checkpoint.weight_formats()};
 }
 
-// What lies between text and ids, and the rules of both.
+// Conversion between text and ids.
 struct Text {
   std::shared_ptr<const Tokenizer> tokenizer;
   Chat chat;
   TokenRules rules;
 };
 
-// Where the files of the tokenizer are; nowhere where ids are all the text there is.
+// The folder of the tokenizer's files; none if prompts are ids only.
 std::optional<std::filesystem::path> tokenizer_dir(const Options& o) {
   if (o.tokenizer == "none" || (o.tokenizer.empty() && o.random_weights)) return std::nullopt;
   return o.tokenizer.empty() ? o.model : o.tokenizer;
@@ -222,12 +220,12 @@ Text load_text(const Options& o, const ModelInfo& model) {
     text = {.tokenizer = load_tokenizer(*dir, files), .chat = load_chat(*dir, o.chat_template)};
     check_fits(*text.tokenizer, model.vocab, *dir);
   }
-  // Of random weights no id means anything: none ends a text.
+  // With random weights, no id ends a text.
   if (!o.random_weights) text.rules = resolve_token_rules(model, files, *text.tokenizer);
   return text;
 }
 
-// The last part of the path to the model, without the ending of a file.
+// The last part of the path to the model, without the suffix of a file.
 std::string model_name(const std::filesystem::path& model) {
   if (std::filesystem::is_regular_file(model)) return model.stem().string();
   return (model / "").parent_path().filename().string();
@@ -261,12 +259,12 @@ std::unique_ptr<FileSystem> open_state_folder(const Options& o) {
   std::unique_ptr<FileSystem> folder = open_folder(o.state_dir);
   if (!o.state_keys.empty()) return encrypt_folder(std::move(folder), o.state_keys);
   if (is_encrypted(*folder)) {
-    throw std::runtime_error("what is in --state-dir is encrypted: give its key with --state-keys");
+    throw std::runtime_error("--state-dir is encrypted: give its key with --state-keys");
   }
   return folder;
 }
 
-// What written states must be of.
+// What a serialized state must match.
 StateHeader identity_of(const Model& model, const ServingInfo& info) {
   return {.model = info.fingerprint,
           .weights = info.weight_type,
@@ -275,8 +273,8 @@ StateHeader identity_of(const Model& model, const ServingInfo& info) {
           .vocab = info.vocab_rows};
 }
 
-// And what prompts' states must be of beside that, as those who begin there compute the same bits
-// as those who do not: another version may add up in another order, and so may another device.
+// What a cached state of a prompt must match as well, so that a request that starts from it
+// computes the same bits: another version or device may sum in another order.
 std::string made_by(const Backend& backend) {
   std::string made_by = fmt::format("{} {} {}", kVersion, kCommit, arithmetic_of(backend.name()));
   backend.kernels().for_each([&](const char* op, const char* implementation) {
@@ -285,9 +283,9 @@ std::string made_by(const Backend& backend) {
   return made_by;
 }
 
-// And what they may take.
-void keep_sessions(const Options& o, const StateStore& states, Archive* archive,
-                   SessionLimits* limits) {
+// Connects the sessions to the folder of states, and logs what is in it.
+void store_sessions(const Options& o, const StateStore& states, Archive* archive,
+                    SessionLimits* limits) {
   limits->archive = archive;
   limits->disk_bytes = static_cast<int64_t>(state_store_options(o).most_bytes);
   const StateStore::Usage usage = states.usage();
@@ -309,7 +307,7 @@ void keep_sessions(const Options& o, const StateStore& states, Archive* archive,
   }
 }
 
-// Health, for as long as the folder is gone.
+// Reports in health and log when the folder of states disappears and returns.
 Archive::OnLost report_loss(ServerCore& core) {
   return [&core](const std::string& why) {
     if (why.empty() == core.durable()) return;
@@ -336,14 +334,14 @@ int run(const Options& o, StopSignal& stop) {
   std::optional<HttpServer> http;
   if (!o.http.empty())
     http.emplace(http_options(o, tls), http_apis(o, core), core, rpc.connections());
-  // A flood of clients does not keep out who looks at it.
+  // Separate from clients' connections, so that these cannot lock scrapers out.
   Connections scrapers({.in_all = 64, .by_network = 32});
-  std::optional<HttpServer> metrics_door;
+  std::optional<HttpServer> metrics_http;
   if (!o.metrics.empty()) {
-    metrics_door.emplace(metrics_options(o, tls), std::vector{server_api(core)}, core, scrapers);
+    metrics_http.emplace(metrics_options(o, tls), std::vector{server_api(core)}, core, scrapers);
   }
 
-  // The folder is taken before anything takes long.
+  // Locks the folder of states first: loading takes long.
   std::optional<StateStore> states;
   std::optional<Archive> archive;
   if (!o.state_dir.empty()) {
@@ -368,7 +366,7 @@ int run(const Options& o, StopSignal& stop) {
   info.check_front = front_checker(options.sessions.identity);
   info.most_written_bytes =
       static_cast<int64_t>(most_written_bytes(model->state_layout(), info.vocab_rows, 4096));
-  if (archive) keep_sessions(o, *states, &*archive, &options.sessions);
+  if (archive) store_sessions(o, *states, &*archive, &options.sessions);
   options.sessions.on_expired = [](std::string_view tenant, std::string_view name) {
     audit("session_expired", {.tenant = tenant, .key_id = {}, .peer = {}}, "OK", name);
   };
@@ -406,9 +404,9 @@ int run(const Options& o, StopSignal& stop) {
   log_event(LogLevel::kInfo, "serving", {{"listen", o.listen}, {"port", rpc.port()}});
   if (http)
     log_event(LogLevel::kInfo, "serving_http", {{"listen", o.http}, {"port", http->port()}});
-  if (metrics_door)
+  if (metrics_http)
     log_event(LogLevel::kInfo, "serving_metrics",
-              {{"listen", o.metrics}, {"port", metrics_door->port()}});
+              {{"listen", o.metrics}, {"port", metrics_http->port()}});
 
   if (admin) {
     log_event(LogLevel::kInfo, "serving_admin", {{"listen", o.admin}, {"port", admin->port()}});
@@ -426,14 +424,14 @@ int run(const Options& o, StopSignal& stop) {
   return failure.happened() ? 1 : 0;
 }
 
-// A file that is opened while one of the three is closed gets its number, and what is printed.
+// A file that is opened while one of the three is closed would get its number, and what is printed.
 void open_standard_files() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(fd, F_GETFD) == -1 && errno == EBADF) open("/dev/null", O_RDWR);
   }
 }
 
-// Its threads have what this one has given up.
+// Privileges are given up before threads are started.
 int run_and_report(const Options& options) {
   const std::string sandbox = give_up_privileges(options);
   StopSignal stop;
@@ -445,7 +443,7 @@ int run_and_report(const Options& options) {
   } catch (const std::exception& error) {
     log_text(fmt::format("recurve-server: {}\n", error.what()));
   }
-  flush_log(kLastLines);
+  flush_log(kFlushTimeout);
   return status;
 }
 

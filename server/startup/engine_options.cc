@@ -1,6 +1,9 @@
 #include "server/startup/engine_options.h"
 
-#include <filesystem>
+#include <vector>
+
+#include "model/weights/fingerprint.h"
+#include "server/text/json/json_fields.h"
 
 namespace recurve {
 
@@ -9,25 +12,37 @@ Checkpoint open_checkpoint(const Options& o) {
   return Checkpoint::open(o.model);
 }
 
+std::string model_fingerprint(const std::string& checkpoint,
+                              const std::optional<std::filesystem::path>& tokenizer_dir) {
+  std::vector<std::string> texts = {checkpoint};
+  if (tokenizer_dir.has_value()) {
+    for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+      const auto file = *tokenizer_dir / name;
+      texts.push_back(exists(file) ? read_text_file(file) : "");
+    }
+  }
+  return fingerprint_of(texts);
+}
+
 LoadOptions load_options(const Options& o) {
   return {.weights = WeightFormats::named(o.weights, o.head_weights), .state = o.state};
 }
 
-// What is there counts as its own: a restart finds the same room.
+// Includes the present files, so that a restart has the same limit.
 StateStore::Options state_store_options(const Options& o) {
   if (o.state_disk != kAutomatic) return {.most_bytes = o.state_disk};
   std::error_code error;
-  uint64_t here = 0;
+  uint64_t present = 0;
   for (const auto& entry : std::filesystem::directory_iterator(o.state_dir, error)) {
-    if (entry.is_regular_file(error)) here += entry.file_size(error);
+    if (entry.is_regular_file(error)) present += entry.file_size(error);
   }
   std::filesystem::path folder = o.state_dir;
   while (!exists(folder, error) && folder.has_parent_path()) folder = folder.parent_path();
   const auto space = std::filesystem::space(folder.empty() ? "." : folder, error);
-  return {.most_bytes = here + (error ? 0 : space.available / 2)};
+  return {.most_bytes = present + (error ? 0 : space.available / 2)};
 }
 
-// As many rows as keep the device busy: a GPU's matrix units want more of them.
+// Enough rows to keep the device busy: matrix units of a GPU need more of them.
 int choose_rows(const Options& o) {
   if (o.rows_per_step > 0) return o.rows_per_step;
   return o.on_gpu() ? 1024 : 256;

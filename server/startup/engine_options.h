@@ -1,16 +1,25 @@
 #pragma once
+#include <filesystem>
+#include <optional>
+#include <string>
+
 #include "model/load_model.h"
 #include "server/engine/engine.h"
 #include "server/startup/options.h"
 
 namespace recurve {
 
-// What the command line says to the parts that it is made of.
+// The options of the parts, from those of the command line.
 Checkpoint open_checkpoint(const Options& options);
+// Identifies a model, in 32 hexadecimal digits: by its config and stored weights, for which
+// `checkpoint` stands (Checkpoint::fingerprint()), and by tokenizer.json and tokenizer.model.
+// tokenizer_dir: none if prompts are ids only.
+std::string model_fingerprint(const std::string& checkpoint,
+                              const std::optional<std::filesystem::path>& tokenizer_dir);
 LoadOptions load_options(const Options& options);
 StateStore::Options state_store_options(const Options& options);
-int choose_rows(const Options& options);  // of a step, at most
-// session_bytes, prefix_bytes: of host memory for sessions and marks, and for prompts' states.
+int choose_rows(const Options& options);  // the most of a step
+// session_bytes, prefix_bytes: host memory for sessions and marks, and for cached prefixes.
 EngineOptions engine_options(const Options& options, int slots, size_t session_bytes,
                              size_t prefix_bytes = 0);
 

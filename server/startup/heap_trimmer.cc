@@ -10,26 +10,27 @@
 namespace recurve {
 namespace {
 
-// Free in the heap, and not worth a look.
+// Free bytes of the heap that are not worth trimming.
 constexpr size_t kSlack = size_t{16} << 20;
-// From this size on memory is mapped and goes back at once; and what each thread's heap keeps at
-// its end, which no trimming reaches.
-constexpr int kMapFrom = 1 << 20, kKeptAtTheEnd = 2 << 20;
-constexpr int kFewHeaps = 2;
-// Others wait meanwhile who want memory: trimming takes one part in so many of the time, unless
-// that would be too rare.
-constexpr int kOfTheTime = 1000;
-constexpr Clock::duration kRarest = std::chrono::seconds(20);
+// Allocations from this size on are mapped, and returned when they are freed.
+constexpr int kMapThreshold = 1 << 20;
+// Free bytes at the end of each thread's heap, which malloc_trim() does not reach.
+constexpr int kTrimThreshold = 2 << 20;
+constexpr int kMaxHeaps = 2;  // with a limit of addresses
+// Other threads wait for memory during a trim: it takes at most 1 / kTimeShare of the time, but is
+// not delayed longer than kMaxPause.
+constexpr int kTimeShare = 1000;
+constexpr Clock::duration kMaxPause = std::chrono::seconds(20);
 
 }  // namespace
 
 HeapTrimmer::HeapTrimmer(std::chrono::milliseconds period) : period_(period) {
-  mallopt(M_MMAP_THRESHOLD, kMapFrom);
-  mallopt(M_TRIM_THRESHOLD, kKeptAtTheEnd);
-  // Each thread's heap takes 64 MB of addresses, whatever is in it.
+  mallopt(M_MMAP_THRESHOLD, kMapThreshold);
+  mallopt(M_TRIM_THRESHOLD, kTrimThreshold);
+  // The heap of each thread takes 64 MB of addresses, even if it is empty.
   rlimit addresses{};
   const bool limited = getrlimit(RLIMIT_AS, &addresses) == 0 && addresses.rlim_cur != RLIM_INFINITY;
-  if (limited) mallopt(M_ARENA_MAX, kFewHeaps);
+  if (limited) mallopt(M_ARENA_MAX, kMaxHeaps);
   thread_ = std::thread([this] { work(); });
 }
 
@@ -48,8 +49,8 @@ void HeapTrimmer::work() {
   while (!changed_.wait_for(lock, pause, [this] { return ending_; })) {
     const Clock::time_point began = Clock::now();
     if (mallinfo2().fordblks >= kSlack) malloc_trim(0);
-    const Clock::duration fair = kOfTheTime * (Clock::now() - began);
-    pause = std::max<Clock::duration>(period_, std::min(fair, kRarest));
+    const Clock::duration fair = kTimeShare * (Clock::now() - began);
+    pause = std::max<Clock::duration>(period_, std::min(fair, kMaxPause));
   }
 }
 

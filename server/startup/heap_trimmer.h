@@ -6,9 +6,9 @@
 
 namespace recurve {
 
-// Gives the memory of peaks back to the system: what was freed in between, page by page, which the
-// heap keeps by itself. Looks every so often, on a thread of its own. One a process, made before
-// its other threads: where addresses are limited these share few heaps.
+// Returns freed memory of the heap to the system after a peak. It has a thread that checks every
+// `period`. One a process, created before other threads: with a limit of addresses, those share
+// few heaps.
 class HeapTrimmer {
  public:
   explicit HeapTrimmer(std::chrono::milliseconds period = std::chrono::seconds(10));

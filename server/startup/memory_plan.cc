@@ -18,18 +18,18 @@ namespace {
 
 constexpr size_t kReserveOfGpu = size_t{768} << 20;
 constexpr size_t kReserveOfHost = size_t{64} << 20;
-// Where too many slots were asked for, no more than these are suggested: an engine is built in
-// a dry run for each number that is tried, and takes time for its slots.
-constexpr int kMostSearched = 4096;
+// The most slots that an error suggests: the search builds an engine in a dry run for each number
+// that it tries, which takes time for each slot.
+constexpr int kMaxSearched = 4096;
 
-// Of the host, what is to be there before what is planned next.
-size_t taken_of_host(const MemoryPlan& plan, int slots) {
+// Host memory that is planned so far.
+size_t planned_on_host(const MemoryPlan& plan, int slots) {
   return plan.on_host ? plan.total(slots) : kReserveOfHost + plan.constraints + plan.sessions;
 }
 
 double gib(size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
-// A model and an engine that take no memory.
+// A model and an engine that allocate nothing.
 class DryRun {
  public:
   DryRun(const Options& options, const Backend& backend) : options_(options), backend_(backend) {
@@ -47,7 +47,7 @@ class DryRun {
 
   size_t weights() const { return weights_; }
   size_t state() const { return model_->state_layout().bytes(); }
-  // What an engine takes beside the states.
+  // What an engine allocates without the states.
   size_t steps(int slots) {
     AdmissionQueue queue(1);
     EngineStats stats;
@@ -68,8 +68,8 @@ class DryRun {
 }  // namespace
 
 size_t MemoryPlan::total(int slots) const {
-  const size_t most = weights + states(slots) + reserve + sessions_here();
-  return most > free ? most : most + steps(slots);
+  const size_t known = weights + states(slots) + reserve + sessions_on_device();
+  return known > free ? known : known + steps(slots);
 }
 
 int MemoryPlan::most_slots(int limit) const {
@@ -82,10 +82,10 @@ int MemoryPlan::most_slots(int limit) const {
 }
 
 std::string MemoryPlan::arithmetic(int slots) const {
-  const bool all = weights + states(slots) + reserve + sessions_here() <= free;
+  const bool all = weights + states(slots) + reserve + sessions_on_device() <= free;
   return fmt::format(
       "weights {:.2f} + states ({} + 1) x {:.4f} = {:.2f} + reserve {:.2f}{}{}{}{} = {:.2f} "
-      "GiB{}, and {:.2f} GiB are free",
+      "GiB{}; {:.2f} GiB are free",
       gib(weights), slots, gib(state), gib(states(slots)), gib(reserve),
       on_host && constraints > 0 ? fmt::format(" + constraints {:.2f}", gib(constraints)) : "",
       on_host && sessions > 0 ? fmt::format(" + sessions {:.2f}", gib(sessions)) : "",
@@ -110,41 +110,45 @@ MemoryPlan plan_memory(const Options& options, Backend& backend) {
 
 int choose_slots(const Options& options, const MemoryPlan& plan) {
   if (options.slots > 0 && plan.total(options.slots) <= plan.free) return options.slots;
-  const int automatic = options.on_gpu() ? kMostAutomatic : kFewAutomatic;
+  const int automatic = options.on_gpu() ? kMaxSlotsOfGpu : kMaxSlotsOfHost;
   const int limit = options.slots > 0 ? options.slots : automatic;
-  const int fit = plan.most_slots(std::min(limit, kMostSearched));
+  const int fit = plan.most_slots(std::min(limit, kMaxSearched));
   if (options.slots == 0 && fit > 0) return fit;
   const std::string hint = fit > 0 ? fmt::format("--slots {} fits", fit)
-                                   : "not even --slots 1 fits: a smaller model may";
+                                   : "not even --slots 1 fits: use a smaller model";
   throw std::runtime_error(fmt::format("not enough memory on device '{}': {}; {}", options.device,
                                        plan.arithmetic(std::max(options.slots, 1)), hint));
 }
 
 void plan_sessions(const Options& options, int slots, MemoryPlan* plan) {
   plan->sessions = plan->prefixes = 0;
-  const size_t taken = taken_of_host(*plan, slots);
-  const size_t left = plan->host_free - std::min(plan->host_free, taken);
+  const size_t planned = planned_on_host(*plan, slots);
+  const size_t remaining = plan->host_free - std::min(plan->host_free, planned);
   const bool automatic = options.session_memory == kAutomatic;
-  plan->sessions = automatic ? left / 2 : options.session_memory;
-  if (plan->sessions <= left) return;
-  throw std::runtime_error(fmt::format(
-      "not enough memory on the host: --session-memory {:.2f} + all else {:.2f} = {:.2f} GiB, and "
-      "{:.2f} GiB are free; --session-memory {} or less fits",
-      gib(plan->sessions), gib(taken), gib(plan->sessions + taken), gib(plan->host_free), left));
+  plan->sessions = automatic ? remaining / 2 : options.session_memory;
+  if (plan->sessions <= remaining) return;
+  throw std::runtime_error(
+      fmt::format("not enough memory on the host: --session-memory {:.2f} + everything else {:.2f} "
+                  "= {:.2f} GiB; "
+                  "{:.2f} GiB are free; --session-memory {} or less fits",
+                  gib(plan->sessions), gib(planned), gib(plan->sessions + planned),
+                  gib(plan->host_free), remaining));
 }
 
 void plan_prefixes(const Options& options, int slots, MemoryPlan* plan) {
   plan->prefixes = 0;
-  const size_t taken = taken_of_host(*plan, slots);
-  const size_t left = plan->host_free - std::min(plan->host_free, taken);
+  const size_t planned = planned_on_host(*plan, slots);
+  const size_t remaining = plan->host_free - std::min(plan->host_free, planned);
   const bool automatic = options.prefix_memory == kAutomatic;
   plan->prefixes =
-      automatic ? std::min(left / 4, kMostPrefixStates * plan->state) : options.prefix_memory;
-  if (plan->prefixes <= left) return;
-  throw std::runtime_error(fmt::format(
-      "not enough memory on the host: --prefix-memory {:.2f} + all else {:.2f} = {:.2f} GiB, and "
-      "{:.2f} GiB are free; --prefix-memory {} or less fits",
-      gib(plan->prefixes), gib(taken), gib(plan->prefixes + taken), gib(plan->host_free), left));
+      automatic ? std::min(remaining / 4, kMaxPrefixStates * plan->state) : options.prefix_memory;
+  if (plan->prefixes <= remaining) return;
+  throw std::runtime_error(
+      fmt::format("not enough memory on the host: --prefix-memory {:.2f} + everything else {:.2f} "
+                  "= {:.2f} GiB; "
+                  "{:.2f} GiB are free; --prefix-memory {} or less fits",
+                  gib(plan->prefixes), gib(planned), gib(plan->prefixes + planned),
+                  gib(plan->host_free), remaining));
 }
 
 }  // namespace recurve

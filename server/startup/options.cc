@@ -1,14 +1,19 @@
 #include "server/startup/options.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
+#include <cstdlib>
 #include <map>
+#include <set>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "kernels/weight_formats.h"
-#include "server/startup/environment.h"
 #include "server/startup/flag_values.h"
 #include "server/startup/version.h"
 #include "server/text/chat/chat_template.h"
@@ -16,23 +21,23 @@
 namespace recurve {
 namespace {
 
-// A flag whose values have names; its default is the value as it is.
+// A flag whose values have names; the default is the present value.
 template <typename T>
 CLI::Option* add_named(CLI::App& app, const char* name, T* value,
                        const std::map<std::string, std::type_identity_t<T>>& values,
                        const char* what) {
-  std::string otherwise;
-  for (const auto& [of_value, one] : values) {
-    if (one == *value) otherwise = of_value;
+  std::string default_name;
+  for (const auto& [value_name, one] : values) {
+    if (one == *value) default_name = value_name;
   }
-  return takes_names<T>(app.add_option(name, *value, what), values)->default_str(otherwise);
+  return takes_names<T>(app.add_option(name, *value, what), values)->default_str(default_name);
 }
 
 void add_switch(CLI::App& app, const char* name, bool* value, const char* what) {
   add_named(app, name, value, {{"on", true}, {"off", false}}, what)->group("Service");
 }
 
-// Returns what is wrong with it, or makes it a number.
+// These replace "auto" by a number, and return an error message or nothing.
 std::string count_or_auto(std::string& value) {
   if (value == "auto") value = "0";
   return CLI::Range(0, 1 << 20)(value);
@@ -43,31 +48,90 @@ std::string size_or_auto(std::string& value) {
   return {};
 }
 
-// A flag that is "auto" unless told. KIND: what else it takes, as the help names it.
+// A flag whose default is "auto". `kind`: the type of its other values in the help.
 CLI::Option* or_auto(CLI::Option* flag, std::string (*read)(std::string&), const char* kind) {
   return flag->transform(CLI::Validator(read, ""))
       ->type_name(std::string(kind) + "|auto")
       ->default_str("auto");
 }
 
-// Parses the command line, and from the environment what it leaves open: see parse_options().
+constexpr const char* kServerVariables = "RECURVE_SERVER_";
+
+// RECURVE_SERVER_MAX_QUEUE=16 is --max-queue 16, unless the command line has that flag. An empty
+// variable counts as not set. The prefix keeps the server's TLS files apart from those of clients
+// on the same machine, which use RECURVE_TLS_CERT.
+struct EnvironmentFlags {
+  std::vector<std::string> arguments;  // "--max-queue=16"
+  std::vector<std::string> variables;  // "RECURVE_SERVER_MAX_QUEUE", of each argument
+  std::vector<std::string> unknown;    // with the prefix, but of no flag: refused, as typing errors
+};
+
+// "--max-queue": RECURVE_SERVER_MAX_QUEUE.
+std::string variable_of(std::string_view flag) {
+  std::string name = kServerVariables;
+  for (const char c : flag.substr(2)) {
+    name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
+  return name;
+}
+
+bool has_flag(const std::vector<std::string>& arguments, const std::string& flag) {
+  return std::any_of(arguments.begin(), arguments.end(), [&](const std::string& argument) {
+    return argument == flag || argument.starts_with(flag + "=");
+  });
+}
+
+// Kubernetes sets RECURVE_SERVER_PORT, ..._SERVICE_HOST and more for a service "recurve-server".
+bool set_by_kubernetes(std::string_view variable) {
+  const std::string_view rest = variable.substr(std::string_view(kServerVariables).size());
+  return rest == "PORT" || rest.starts_with("PORT_") || rest.starts_with("SERVICE_");
+}
+
+// Names each option's variable, which --help then shows, and reads the variables of flags that are
+// not in the arguments.
+EnvironmentFlags read_environment(CLI::App& app, const std::vector<std::string>& arguments) {
+  EnvironmentFlags found;
+  std::set<std::string> known;
+  for (CLI::Option* option : app.get_options()) {
+    const std::string flag = option->get_name();  // the long one, where there is one
+    if (!flag.starts_with("--") || flag == "--help" || flag == "--version") continue;
+    const std::string variable = variable_of(flag);
+    option->envname(variable);
+    known.insert(variable);
+    const char* value = std::getenv(variable.c_str());
+    if (value == nullptr || *value == '\0' || has_flag(arguments, flag)) continue;
+    found.arguments.push_back(flag + "=" + value);
+    found.variables.push_back(variable);
+  }
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view whole = *entry;
+    const std::string variable(whole.substr(0, whole.find('=')));
+    if (variable.starts_with(kServerVariables) && !known.contains(variable) &&
+        !set_by_kubernetes(variable)) {
+      found.unknown.push_back(variable);
+    }
+  }
+  return found;
+}
+
+// Parses the command line and the environment: see parse_options().
 int parse(CLI::App& app, int argc, char** argv) {
   std::vector<std::string> arguments(argv + 1, argv + argc);
   const EnvironmentFlags environment = read_environment(app, arguments);
   arguments.insert(arguments.end(), environment.arguments.begin(), environment.arguments.end());
-  std::reverse(arguments.begin(), arguments.end());  // which is how CLI11 wants them
+  std::reverse(arguments.begin(), arguments.end());  // CLI11 expects the last one first
   try {
     app.parse(std::move(arguments));
     if (!environment.unknown.empty()) {
       throw CLI::ValidationError(fmt::format(
-          "{}: no flag has this variable; --help names the variable of each flag as Env",
+          "{}: no flag has this variable; --help shows the variable of each flag as Env",
           fmt::join(environment.unknown, ", ")));
     }
   } catch (const CLI::ParseError& error) {
     const int status = app.exit(error);
     if (status == 0) return 0;
     if (!environment.variables.empty()) {
-      fmt::print(stderr, "Flags that come from the environment: {}\n",
+      fmt::print(stderr, "Flags set by the environment: {}\n",
                  fmt::join(environment.variables, ", "));
     }
     return 2;
@@ -81,7 +145,7 @@ int parse_options(int argc, char** argv, Options* o) {
   CLI::App app(
       "Serve a recurrent language model over gRPC and HTTP.\n"
       "Example: recurve-server --model weights_tools/demo/xlstm-books --listen 127.0.0.1:50051\n"
-      "Each flag can also be set by the environment variable that it names as Env.",
+      "Each flag can also be set by the environment variable that is shown as Env.",
       "recurve-server");
   app.set_version_flag("--version", version_line("recurve-server"),
                        "Print the version and the commit and exit");

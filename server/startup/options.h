@@ -10,15 +10,15 @@
 
 namespace recurve {
 
-// Of memory: as much as is found right.
+// Of sizes: the server chooses.
 inline constexpr uint64_t kAutomatic = std::numeric_limits<uint64_t>::max();
 
 // The command line of recurve-server. `recurve-server --help` is its reference.
 struct Options {
   std::string model;
   bool random_weights = false;
-  std::string tokenizer;  // "none", or a directory; empty: that of `model`, none for random weights
-  std::string chat_template;  // a file, or the name of a form; empty: the model's own
+  std::string tokenizer;      // "none" or a directory; empty: `model`, or none for random weights
+  std::string chat_template;  // a file or the name of a form; empty: the model's
   std::string name;           // empty: the last part of `model`
   std::string device = "cpu";
   bool on_gpu() const { return device.starts_with("cuda:"); }
@@ -40,22 +40,22 @@ struct Options {
   std::string head_weights;      // of the embedding and the head; empty: as `weights`
   DType state = DType::kF32;
   ActivationType activations = ActivationType::kF32;
-  int slots = 0;  // 0: as choose_slots() finds right
+  int slots = 0;  // 0: see choose_slots()
   int max_queue = 256;
   double stall_seconds = 60;
   uint64_t request_memory = uint64_t{256} << 20;
-  int rows_per_step = 0;  // 0: as choose_rows() finds right
+  int rows_per_step = 0;  // 0: see choose_rows()
   double tpot_ms = 30;
   double ttft_ms = 10000;
-  uint64_t session_memory = kAutomatic;  // as plan_sessions() finds right
+  uint64_t session_memory = kAutomatic;  // see plan_sessions()
   double session_ttl = 3600;
-  uint64_t prefix_memory = kAutomatic;  // as plan_prefixes() finds right
+  uint64_t prefix_memory = kAutomatic;  // see plan_prefixes()
   bool prefix_shared = false;
-  std::string state_dir;             // empty: no session outlives the server
-  std::string state_keys;            // file of keys for what is in it; empty: it is not encrypted
+  std::string state_dir;             // empty: sessions end with the server
+  std::string state_keys;            // file of keys for state_dir; empty: not encrypted
   uint64_t state_disk = kAutomatic;  // half of what is free
   uint64_t max_message_bytes = uint64_t{16} << 20;
-  int max_connections = 0;             // 0: as connection_limits() finds right
+  int max_connections = 0;             // 0: see connection_limits()
   int max_connections_by_address = 0;  // the same
   bool request_compression = false;
   bool reflection = true;
@@ -66,9 +66,9 @@ struct Options {
   LogFormat log_format = LogFormat::kText;
 };
 
-// Fills `options`, from the command line and, where it leaves a flag open, from the environment
-// (environment.h). Returns an exit status if the process should end now (help, a bad flag), after
-// having said why; -1 to go on.
+// Fills `options` from the command line, and from the environment for flags that are not given.
+// Returns an exit status if the process should end now (help, a bad flag), after printing why; -1
+// to continue.
 int parse_options(int argc, char** argv, Options* options);
 
 }  // namespace recurve

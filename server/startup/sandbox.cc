@@ -1,5 +1,3 @@
-#include "server/startup/sandbox.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -19,11 +17,13 @@
 #include <memory>
 #include <system_error>
 
+#include "server/startup/security.h"
+
 namespace recurve {
 namespace {
 
-// As the kernel's Documentation/userspace-api/landlock.rst has them; the headers of Debian 12 end
-// with version 2.
+// From the kernel's Documentation/userspace-api/landlock.rst; the headers of Debian 12 end with
+// version 2.
 constexpr uint64_t kExecute = 1 << 0, kWriteFile = 1 << 1, kReadFile = 1 << 2, kReadDir = 1 << 3;
 constexpr uint64_t kRemoveDir = 1 << 4, kRemoveFile = 1 << 5, kMakeDir = 1 << 7, kMakeFile = 1 << 8;
 constexpr uint64_t kMakeSocket = 1 << 9;
@@ -48,24 +48,24 @@ constexpr uint64_t kWrite =
     kRead | kWriteFile | kRemoveDir | kRemoveFile | kMakeDir | kMakeFile | kRefer | kTruncate;
 constexpr uint64_t kOfFiles = kReadFile | kWriteFile | kTruncate | kExecute | kDevice;
 
-// What any program reads: its libraries, how names of machines and times are told, the machine.
-constexpr const char* kOfAllPrograms[] = {"/usr",
-                                          "/lib",
-                                          "/lib64",
-                                          "/proc",
-                                          "/sys",
-                                          "/dev",
-                                          "/etc/hosts",
-                                          "/etc/ssl",
-                                          "/etc/gai.conf",
-                                          "/etc/resolv.conf",
-                                          "/etc/services",
-                                          "/etc/localtime",
-                                          "/etc/hostname",
-                                          "/etc/host.conf",
-                                          "/etc/nsswitch.conf",
-                                          "/etc/protocols",
-                                          "/etc/ld.so.cache"};
+// What every program reads: libraries, name resolution, time zones, the machine.
+constexpr const char* kEveryProgram[] = {"/usr",
+                                         "/lib",
+                                         "/lib64",
+                                         "/proc",
+                                         "/sys",
+                                         "/dev",
+                                         "/etc/hosts",
+                                         "/etc/ssl",
+                                         "/etc/gai.conf",
+                                         "/etc/resolv.conf",
+                                         "/etc/services",
+                                         "/etc/localtime",
+                                         "/etc/hostname",
+                                         "/etc/host.conf",
+                                         "/etc/nsswitch.conf",
+                                         "/etc/protocols",
+                                         "/etc/ld.so.cache"};
 
 void allow(int ruleset, const std::string& path, uint64_t what, uint64_t handled) {
   const int found = open(path.c_str(), O_PATH | O_CLOEXEC);
@@ -79,7 +79,7 @@ void allow(int ruleset, const std::string& path, uint64_t what, uint64_t handled
 }
 
 void allow_all(int ruleset, const SandboxFiles& files, uint64_t handled) {
-  for (const char* path : kOfAllPrograms) allow(ruleset, path, kRead, handled);
+  for (const char* path : kEveryProgram) allow(ruleset, path, kRead, handled);
   allow(ruleset, "/dev/null", kRead | kWriteFile, handled);
   allow(ruleset, "/proc/self/task", kRead | kWriteFile, handled);  // names of threads
   std::error_code none;
@@ -111,8 +111,8 @@ std::string enter_landlock(const SandboxFiles& files) {
   return done ? fmt::format("landlock {}", version) : fmt::format("no landlock ({})", why);
 }
 
-// System calls that no server makes: those that run programs, look into other processes or change
-// whose rights one has, and those by which the kernel itself was attacked most.
+// System calls that no server makes: they run programs, inspect other processes or change
+// privileges, or the kernel was attacked through them most often.
 constexpr const char* kRefused[] = {
     // programs, and other processes
     "execve", "execveat", "ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "kcmp",
@@ -143,7 +143,7 @@ std::string enter_seccomp() {
     if (number == __NR_SCMP_ERROR) continue;  // libseccomp is older than the call
     seccomp_rule_add(filter.get(), SCMP_ACT_ERRNO(EPERM), number, 0);
   }
-  // Sockets of the network and of this machine alone; netlink tells addresses.
+  // Only sockets of the network and of this machine; netlink lists addresses.
   for (const int family : {AF_PACKET, AF_VSOCK, AF_ALG, AF_BLUETOOTH, AF_CAN, AF_TIPC, AF_RDS}) {
     const scmp_arg_cmp first_is_family{
         .arg = 0, .op = SCMP_CMP_EQ, .datum_a = static_cast<scmp_datum_t>(family)};
@@ -158,10 +158,10 @@ std::string enter_seccomp() {
 
 std::string enter_sandbox(const SandboxFiles& files) {
 #ifdef RECURVE_SANITIZED
-  // These run programs and look into the process where they report.
+  // Sanitizers run programs and inspect the process when they report.
   static_cast<void>(enter_landlock);
   static_cast<void>(enter_seccomp);
-  return files.read.empty() ? "" : "none, as the program has sanitizers";
+  return files.read.empty() ? "" : "none: the program has sanitizers";
 #else
   const std::string landlock = enter_landlock(files);
   return landlock + ", " + enter_seccomp();

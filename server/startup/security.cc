@@ -12,7 +12,6 @@
 
 #include "server/net/bind.h"
 #include "server/observe/log.h"
-#include "server/startup/sandbox.h"
 
 namespace recurve {
 
@@ -26,18 +25,18 @@ std::shared_ptr<Keyring> make_keys(const Options& o) {
 
 void check_network(const Options& o) {
   if (o.insecure_network) return;
-  const bool known = !o.keys.empty() || !o.tls_client_ca.empty();
-  if (known && !o.tls_cert.empty()) return;
-  const std::pair<const char*, const std::string&> doors[] = {
+  const bool authenticated = !o.keys.empty() || !o.tls_client_ca.empty();
+  if (authenticated && !o.tls_cert.empty()) return;
+  const std::pair<const char*, const std::string&> addresses[] = {
       {"--listen", o.listen}, {"--http", o.http}, {"--metrics", o.metrics}, {"--admin", o.admin}};
-  for (const auto& [flag, address] : doors) {
+  for (const auto& [flag, address] : addresses) {
     if (address.empty() || is_local_address(address)) continue;
     throw std::runtime_error(fmt::format(
-        "{} {} can be reached by other machines, and there is no {}: give {}, listen on 127.0.0.1, "
-        "or allow it with --insecure-network",
-        flag, address, o.tls_cert.empty() ? "TLS" : "key that clients need",
+        "{} {} can be reached by other machines without {}: give {}, listen on 127.0.0.1, or allow "
+        "it with --insecure-network",
+        flag, address, o.tls_cert.empty() ? "TLS" : "a key",
         o.tls_cert.empty()
-            ? (known ? "--tls-cert and --tls-key" : "--tls-cert, --tls-key and --keys")
+            ? (authenticated ? "--tls-cert and --tls-key" : "--tls-cert, --tls-key and --keys")
             : "--keys"));
   }
 }
@@ -46,15 +45,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What the server opens by the command line: itself, what its links lead to, and where a file that
-// is replaced while it runs comes from, its folder.
+// What the flags name: each path, the targets of its links, and the folder of a file, which may be
+// replaced while the server runs.
 SandboxFiles needed_files(const Options& o) {
   SandboxFiles files;
   const auto add = [&](const std::string& path) {
     std::error_code none;
     if (path.empty() || !fs::exists(path, none)) return;
     files.read.push_back(path);
-    if (!fs::is_directory(path, none)) {  // what belongs to a file lies beside it
+    if (!fs::is_directory(path, none)) {  // files that belong to it are in its folder
       files.read.push_back(fs::absolute(path, none).parent_path());
       files.read.push_back(fs::canonical(path, none).parent_path());
       return;
@@ -73,7 +72,7 @@ SandboxFiles needed_files(const Options& o) {
     files.read.push_back(fs::canonical(file, none).parent_path());
   }
   if (!o.state_dir.empty()) {
-    std::error_code none;  // whoever opens it says why it cannot be made
+    std::error_code none;  // opening it reports the error
     fs::create_directories(o.state_dir, none);
     files.write.push_back(o.state_dir);
   }
@@ -81,7 +80,7 @@ SandboxFiles needed_files(const Options& o) {
     try {
       const std::string name = unix_socket_path(address);
       if (!name.empty()) files.sockets.push_back(fs::absolute(name).parent_path());
-    } catch (const std::runtime_error&) {  // whoever listens there says why it cannot be
+    } catch (const std::runtime_error&) {  // listening reports the error
     }
   }
   files.connects = !o.traces.empty();
@@ -91,14 +90,14 @@ SandboxFiles needed_files(const Options& o) {
 }  // namespace
 
 std::string give_up_privileges(const Options& o) {
-  // CUDA may have to start nvidia-modprobe, which makes the devices' files with root's rights.
+  // CUDA may start nvidia-modprobe, which creates the device files as root.
   if (!o.on_gpu()) prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   if (!o.keys.empty() || !o.state_keys.empty()) {
     const rlimit none{.rlim_cur = 0, .rlim_max = 0};
     setrlimit(RLIMIT_CORE, &none);
   }
-  if (o.on_gpu()) return "none, as CUDA may start programs and opens files of its own";
-  if (!o.sandbox) return "none, as --sandbox off has it";
+  if (o.on_gpu()) return "none: CUDA may start programs and opens its own files";
+  if (!o.sandbox) return "none: --sandbox off";
   return enter_sandbox(needed_files(o));
 }
 

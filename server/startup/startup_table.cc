@@ -16,7 +16,7 @@
 namespace recurve {
 namespace {
 
-// The implementations, with the ops each of them serves.
+// Each implementation, with its ops.
 std::string ops_line(const Kernels& kernels) {
   std::map<std::string, std::string> ops_of;
   kernels.for_each([&](const char* op, const char* implementation) {
@@ -30,8 +30,7 @@ std::string ops_line(const Kernels& kernels) {
   return line;
 }
 
-// The memory of the host. Where the host computes too, it is said with the bound of what is
-// resident when all slots are used.
+// The memory of the host; without a GPU, also the bound when all slots are used.
 std::string memory_line(const Options& options, double weights_and_states) {
   std::string line = human_bytes(static_cast<double>(resident_bytes())) + " resident now";
   if (options.on_gpu()) return line + ", on the host";
@@ -39,42 +38,39 @@ std::string memory_line(const Options& options, double weights_and_states) {
   return line + "; 1.15 x (weights + slots) + 64 MiB = " + human_bytes(bound);
 }
 
-// Says what each session really takes: beside its state its place in maps and heap, and the tokens
-// seen.
+// A session takes more than its state: entries in maps, heap, and the tokens that it has seen.
 std::string sessions_line(const Model& model, const ServingInfo& info, const MemoryPlan& plan) {
   const int64_t each = SessionStore::bytes_each(model.state_layout(), info.vocab_rows);
-  return fmt::format("{} of {} free host memory for sessions and marks: room for {} of {}",
+  return fmt::format("{} of {} free host memory for sessions and marks: {} of {} each",
                      human_bytes(static_cast<double>(info.max_host_bytes)),
                      human_bytes(static_cast<double>(plan.host_free)), info.max_host_bytes / each,
                      human_bytes(static_cast<double>(each)));
 }
 
-// How many prompts of a typical length may leave a state.
 std::string prefixes_line(const Options& options, const Model& model, const MemoryPlan& plan) {
-  if (plan.prefixes == 0) return "no states of prompts are kept (--prefix-memory)";
+  if (plan.prefixes == 0) return "no cache (--prefix-memory)";
   constexpr int64_t kTypicalTokens = 2048;
   const int64_t each =
       PrefixCache::bytes_each(model.state_layout(), model.info().chunk, kTypicalTokens);
-  return fmt::format("{} for states that prompts leave: room for about {}{}",
+  return fmt::format("{} for cached states of prompts: about {}{}",
                      human_bytes(static_cast<double>(plan.prefixes)),
                      static_cast<int64_t>(plan.prefixes) / each,
                      options.prefix_shared ? ", shared between tenants" : "");
 }
 
-// And what a server before has left there.
+// With what an earlier server has stored there.
 std::string folder_line(const Options& options, const EngineStats& stats) {
   const int others = stats.sessions_other_model;
   return fmt::format(
-      "{}, {} at most; found {} sessions{}, {} states of prompts, {}", options.state_dir,
+      "{}, at most {}; found {} sessions{}, {} cached prefixes, {}", options.state_dir,
       human_bytes(static_cast<double>(state_store_options(options).most_bytes)),
       stats.sessions.load(), others > 0 ? fmt::format(" ({} of other models)", others) : "",
       stats.prefix_states_disk.load(), human_bytes(static_cast<double>(stats.prefix_bytes_disk)));
 }
 
-// What answers can be kept to.
 std::string constraints_line(const MemoryPlan& plan) {
   if (!has_constraint_library()) return "none: built without structured output";
-  return fmt::format("{} of compiled schemas and grammars, their masks and their rules are kept",
+  return fmt::format("cache of {} for compiled schemas and grammars, and their masks",
                      human_bytes(static_cast<double>(plan.constraints)));
 }
 
@@ -106,18 +102,18 @@ std::string startup_table(const Options& options, const Model& model, const Toke
                    human_bytes(weights), info.weight_type)},
       {"head", model.info().head},
       {"tokenizer", tokenizer.description()},
-      {"ends", ends_line(info.tokens, tokenizer)},
+      {"end tokens", ends_line(info.tokens, tokenizer)},
       {"chat",
-       chat.format != nullptr ? "messages are written by the model's template" : chat.problem},
-      {"state", fmt::format("{} a session, however long; matrices in {}",
+       chat.format != nullptr ? "messages are rendered by the chat template" : chat.problem},
+      {"state", fmt::format("{} a session, of any length; matrices in {}",
                             human_bytes(static_cast<double>(info.state_bytes)),
                             options.state == DType::kBF16 ? "bf16" : "f32")},
-      {"slots", fmt::format("{}, {} of states", info.slots, human_bytes(states))},
+      {"slots", fmt::format("{}, with {} of states", info.slots, human_bytes(states))},
       {"sessions", sessions_line(model, info, plan)},
       {"prefixes", prefixes_line(options, model, plan)},
       {"grammars", constraints_line(plan)},
       {"queue", fmt::format("{} requests", options.max_queue)},
-      {"step", fmt::format("{} rows at most, prompts cut every {} tokens", choose_rows(options),
+      {"step", fmt::format("at most {} rows; prompts in chunks of {} tokens", choose_rows(options),
                            info.chunk_tokens)},
       {"memory", memory_line(options, weights + states)},
       {"planned", plan.arithmetic(info.slots)},
@@ -128,7 +124,7 @@ std::string startup_table(const Options& options, const Model& model, const Toke
                    options.listen.ends_with(":0") ? fmt::format(" (port {})", port) : "")},
   };
   if (!options.state_dir.empty()) {
-    rows.emplace_back("kept in", folder_line(options, stats));
+    rows.emplace_back("state dir", folder_line(options, stats));
   }
   if (!options.http.empty()) rows.emplace_back("http", options.http);
   std::string table;

@@ -13,13 +13,13 @@
 
 namespace recurve {
 
-// What the server is about to use, for the operator: a few aligned lines. stats: of the engine,
-// once it has looked at the folder of states.
+// Aligned lines for the operator: what the server uses. `stats`: of the engine, after it has read
+// the folder of states.
 std::string startup_table(const Options& options, const Model& model, const Tokenizer& tokenizer,
                           const Chat& chat, const Backend& backend, const ServingInfo& info,
                           const MemoryPlan& plan, const EngineStats& stats, int port);
 
-// Memory the process holds now, in bytes, from /proc/self/statm; 0 where there is none.
+// Resident memory of the process in bytes, from /proc/self/statm; 0 if it does not exist.
 int64_t resident_bytes();
 
 // "1.5 GiB"

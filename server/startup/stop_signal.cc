@@ -9,8 +9,8 @@
 namespace recurve {
 namespace {
 
-// How long the end of the process waits for a log that nobody reads.
-constexpr std::chrono::milliseconds kLastWords(200);
+// How long the process waits at its end for the reader of the log.
+constexpr std::chrono::milliseconds kFlushTimeout(200);
 
 sigset_t stop_signals() {
   sigset_t set;
@@ -51,13 +51,13 @@ void StopSignal::watch() {
 // Under the lock.
 void StopSignal::on_signal(int signal) {
   if (signalled_) {
-    log_text("recurve-server: a second signal to stop: ends at once, without what is under way\n");
-    flush_log(kLastWords);
+    log_text("recurve-server: second signal: ends at once, without the requests in progress\n");
+    flush_log(kFlushTimeout);
     std::_Exit(128 + signal);
   }
   log_event(LogLevel::kInfo, "signal",
             {{"signal", signal == SIGINT ? "SIGINT" : "SIGTERM"},
-             {"effect", raised_ ? "the drain goes on" : "drains"}});
+             {"effect", raised_ ? "the drain continues" : "drains"}});
   signalled_ = true;
   raised_ = true;
   changed_.notify_all();

@@ -6,20 +6,20 @@
 
 namespace recurve {
 
-// Waits for SIGTERM, SIGINT or a Drain call. Made first in main, so that every later thread has the
-// signals blocked. The first signal begins a drain, or leaves the one that Drain began as it is; a
-// second one ends the process at once, with a sentence. SIGHUP and SIGPIPE are ignored: neither a
-// terminal nor a reader of the log that goes takes the server with it.
+// Waits for SIGTERM, SIGINT or a Drain call. Created first in main, so that the signals are blocked
+// in every later thread. The first signal starts a drain, unless Drain has started one; the second
+// ends the process at once, with a message. SIGHUP and SIGPIPE are ignored: the server continues
+// when its terminal or the reader of its log goes away.
 class StopSignal {
  public:
   StopSignal();
   ~StopSignal();
 
-  // Any thread: as a signal would, but with a time limit of its own. Changes nothing where the
-  // server stops already.
+  // Stops as a signal does, but with this time limit. No effect if the server stops already. Any
+  // thread.
   void raise(double drain_seconds);
   bool raised() const;
-  // Returns the time limit of raise(), nothing for a signal.
+  // Returns the time limit of raise(), or nothing after a signal.
   std::optional<double> wait();
 
  private:
@@ -30,7 +30,7 @@ class StopSignal {
   std::condition_variable changed_;
   bool raised_ = false;
   bool leaving_ = false;
-  bool signalled_ = false;  // read and written by the watcher alone
+  bool signalled_ = false;  // used by the watcher only
   std::optional<double> drain_seconds_;
   std::thread watcher_;
 };

@@ -10,7 +10,7 @@
 namespace recurve {
 namespace {
 
-constexpr size_t kListed = 8;  // end ids in the start-up table
+constexpr size_t kMaxListed = 8;  // end ids in the start-up table
 
 bool is_text(int32_t id, const Tokenizer& tokenizer) {
   return tokenizer.reads_text() && !tokenizer.is_special(id);
@@ -35,10 +35,10 @@ std::optional<int32_t> checked_bos(const ModelInfo& model, const Tokenizer& toke
   return std::nullopt;
 }
 
-// The end ids, each once, with the files that state it.
-class Ends {
+// The end ids, each once, with the files that define it.
+class EndIds {
  public:
-  explicit Ends(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  explicit EndIds(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
   void add(int32_t id, const std::string& file) {
     if (id < 0 || id >= tokenizer_.size()) {
@@ -57,7 +57,7 @@ class Ends {
   bool empty() const { return ids_.empty(); }
   bool has(int32_t id) const { return std::ranges::find(ids_, id) != ids_.end(); }
 
-  // Control tokens first; those that are words of texts are logged.
+  // Control tokens first. Ids that are ordinary text are logged.
   void write(TokenRules& rules) const {
     for (const bool text : {false, true}) {
       for (size_t i = 0; i < ids_.size(); ++i) {
@@ -65,11 +65,12 @@ class Ends {
         rules.eos.push_back(ids_[i]);
         rules.eos_files.push_back(files_[i]);
         if (!text) continue;
-        log_event(LogLevel::kWarning, "end_token_is_text",
-                  {{"id", ids_[i]},
-                   {"files", files_[i]},
-                   {"token", tokenizer_.token_bytes(ids_[i])},
-                   {"reason", "answers end at this text, as these files say"}});
+        log_event(
+            LogLevel::kWarning, "end_token_is_text",
+            {{"id", ids_[i]},
+             {"files", files_[i]},
+             {"token", tokenizer_.token_bytes(ids_[i])},
+             {"reason", "answers end at this text, because these files list it as an end token"}});
       }
     }
   }
@@ -80,11 +81,11 @@ class Ends {
   std::vector<std::string> files_;  // [id]
 };
 
-void add_of_model(const ModelInfo& model, const Tokenizer& tokenizer, Ends& ends) {
+void add_ids_of_model(const ModelInfo& model, const Tokenizer& tokenizer, EndIds& ends) {
   for (const EndId& end : model.eos) {
     if (end.is_default && tokenizer.eos_id() && is_text(end.id, tokenizer)) {
       log_ignored("eos_token_id", end.id, end.file, tokenizer,
-                  "the default of the config's class, and not a control token of the tokenizer");
+                  "the default of the config class, and not a control token of the tokenizer");
       continue;
     }
     ends.add(end.id, end.file);
@@ -105,8 +106,8 @@ TokenRules resolve_token_rules(const ModelInfo& model, const TokenFiles& files,
                                const Tokenizer& tokenizer) {
   std::optional<int32_t> bos = checked_bos(model, tokenizer);
   if (!bos) bos = tokenizer.bos_id();
-  Ends ends(tokenizer);
-  add_of_model(model, tokenizer, ends);
+  EndIds ends(tokenizer);
+  add_ids_of_model(model, tokenizer, ends);
   for (const NamedToken& end : files.ends) {
     if (const auto id = tokenizer.id_of(end.name)) ends.add(*id, end.file);
   }
@@ -121,15 +122,16 @@ TokenRules resolve_token_rules(const ModelInfo& model, const TokenFiles& files,
 
 std::string ends_line(const TokenRules& rules, const Tokenizer& tokenizer) {
   std::string line;
-  for (size_t i = 0; i < std::min(rules.eos.size(), kListed); ++i) {
+  for (size_t i = 0; i < std::min(rules.eos.size(), kMaxListed); ++i) {
     const int32_t id = rules.eos[i];
     if (!line.empty()) line += ", ";
     line += fmt::format("{}", id);
     if (is_text(id, tokenizer)) line += " " + quote(tokenizer.token_bytes(id));
     line += fmt::format(" ({})", rules.eos_files[i]);
   }
-  if (rules.eos.size() > kListed) line += fmt::format(" and {} more", rules.eos.size() - kListed);
-  return line.empty() ? "none: answers end at max_tokens or a stop" : line;
+  if (rules.eos.size() > kMaxListed)
+    line += fmt::format(" and {} more", rules.eos.size() - kMaxListed);
+  return line.empty() ? "none: answers end at max_tokens or a stop string" : line;
 }
 
 }  // namespace recurve

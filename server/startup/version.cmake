@@ -1,4 +1,4 @@
-# What the programs say of themselves: recurve_find_version(SOURCE FALLBACK) sets RECURVE_VERSION and
+# The version that the programs print: recurve_find_version(SOURCE FALLBACK) sets RECURVE_VERSION and
 # RECURVE_COMMIT as server/startup/version.h describes them, and RECURVE_GIT_LOG to the file that git appends
 # to when the commit changes. By hand: cmake -DSOURCE=. -DFALLBACK=0.1.0 -P server/startup/version.cmake
 

@@ -131,7 +131,7 @@ TEST_F(StoppingTest, ASecondSignalEndsAtOnceWithASentence) {
     ASSERT_TRUE(says("event=draining"));
     server_->signal(second);
     EXPECT_EQ(server_->wait_for(seconds(20)), 128 + second);
-    EXPECT_THAT(server_->log(), HasSubstr("recurve-server: a second signal to stop: ends at once"));
+    EXPECT_THAT(server_->log(), HasSubstr("recurve-server: second signal: ends at once"));
     expect_cut();
   }
 }

@@ -60,8 +60,8 @@ TEST(MemoryPlanTest, MostSlotsAreThoseThatFitAndOneMoreDoesNot) {
 
 TEST(MemoryPlanTest, AutomaticSlotsFillAGpuAndAreFewElsewhere) {
   EXPECT_EQ(choose_slots(options_with(0, "cuda:0"), plan_with(137 * kGiB)), 100);
-  EXPECT_EQ(choose_slots(options_with(0, "cuda:0"), plan_with(1000 * kGiB)), kMostAutomatic);
-  EXPECT_EQ(choose_slots(options_with(0, "cpu"), plan_with(137 * kGiB)), kFewAutomatic);
+  EXPECT_EQ(choose_slots(options_with(0, "cuda:0"), plan_with(1000 * kGiB)), kMaxSlotsOfGpu);
+  EXPECT_EQ(choose_slots(options_with(0, "cpu"), plan_with(137 * kGiB)), kMaxSlotsOfHost);
   EXPECT_EQ(choose_slots(options_with(0, "cpu"), plan_with(17 * kGiB)), 4);
   EXPECT_EQ(choose_slots(options_with(77, "cuda:0"), plan_with(137 * kGiB)), 77);
 }
@@ -118,7 +118,7 @@ TEST(MemoryPlanTest, StatesOfPromptsTakeAQuarterOfWhatIsLeftOrAreRefused) {
   plan_sessions(options, 16, &plan);
   const size_t left = 100 * kGiB - plan.total(16);
   plan_prefixes(options, 16, &plan);
-  EXPECT_EQ(plan.prefixes, std::min(left / 4, kMostPrefixStates * plan.state));
+  EXPECT_EQ(plan.prefixes, std::min(left / 4, kMaxPrefixStates * plan.state));
   EXPECT_THAT(plan.arithmetic(16), HasSubstr("+ prefixes "));
   options.prefix_memory = 0;
   plan_prefixes(options, 16, &plan);

@@ -1,8 +1,7 @@
 // The tokenizer's part of what a model is; the rest is in model/weights/fingerprint_test.
-#include "server/startup/model_fingerprint.h"
-
 #include <gtest/gtest.h>
 
+#include "server/startup/engine_options.h"
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/temp_dir.h"
 

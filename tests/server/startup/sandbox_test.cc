@@ -1,5 +1,3 @@
-#include "server/startup/sandbox.h"
-
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -19,6 +17,7 @@
 #include <string>
 #include <thread>
 
+#include "server/startup/security.h"
 #include "tests/support/amount.h"
 #include "tests/support/temp_dir.h"
 

@@ -46,15 +46,15 @@ TEST(StartupTable, SaysWhichTensorTheHeadIs) {
   EXPECT_THAT(table_of("xlstm/single"), HasSubstr("\n  head       lm_head.weight\n"));
 }
 
-TEST(StartupTable, SaysWhatEndsAnswersAndWhichFileSaysSo) {
+TEST(StartupTable, SaysWhichTokensEndAnswersAndInWhichFile) {
   EXPECT_THAT(table_of("xlstm/single"),
-              HasSubstr("\n  ends       7 (config.json, generation_config.json)\n"));
+              HasSubstr("\n  end tokens 7 (config.json, generation_config.json)\n"));
 }
 
-TEST(StartupTable, SaysWhatAServerBeforeHasLeft) {
+TEST(StartupTable, SaysWhatAnEarlierServerHasStored) {
   EXPECT_THAT(table_of("xlstm/single", "/states"),
-              HasSubstr("\n  kept in    /states, 1.0 GiB at most; found 3 sessions, 12 states of "
-                        "prompts, 3.0 MiB\n"));
+              HasSubstr("\n  state dir  /states, at most 1.0 GiB; found 3 sessions, 12 cached "
+                        "prefixes, 3.0 MiB\n"));
 }
 
 }  // namespace recurve::startup_table_test
