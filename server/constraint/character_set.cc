@@ -8,8 +8,8 @@
 namespace recurve {
 namespace {
 
-// A \u has four digits and a \U eight, whatever follows; a \x takes every digit that follows.
-std::string written_in_class(uint32_t character) {
+// With \u and four digits or \U and eight, since the library reads every digit after \x.
+std::string escaped_in_class(uint32_t character) {
   if (character > 0xffff) return fmt::format("\\U{:08x}", character);
   if (character < 0x20 || character > 0x7e) return fmt::format("\\u{:04x}", character);
   const char c = static_cast<char>(character);
@@ -53,7 +53,7 @@ CharacterSet CharacterSet::within(const CharacterSet& other) const {
   return outside.complement();
 }
 
-std::string CharacterSet::written() const {
+std::string CharacterSet::to_class() const {
   Ranges ranges = sorted();
   std::string text = "[";
   if (ranges.back().second == kLast && ranges.front() != std::pair(uint32_t{0}, kLast)) {
@@ -61,9 +61,9 @@ std::string CharacterSet::written() const {
     ranges = complement().ranges_;
   }
   for (const auto& [first, last] : ranges) {
-    text += written_in_class(first);
+    text += escaped_in_class(first);
     if (last > first + 1) text += '-';
-    if (last > first) text += written_in_class(last);
+    if (last > first) text += escaped_in_class(last);
   }
   return text + "]";
 }

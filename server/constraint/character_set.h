@@ -6,7 +6,7 @@
 
 namespace recurve {
 
-// A set of characters, as a class of a regular expression has them.
+// A set of characters, like a class of a regular expression.
 class CharacterSet {
  public:
   static constexpr uint32_t kLast = 0x10ffff;
@@ -21,19 +21,19 @@ class CharacterSet {
   CharacterSet complement() const;
   CharacterSet within(const CharacterSet& other) const;
 
-  // Between brackets, the same for the library's regular expressions and for its EBNF. Not of an
-  // empty set. Only EBNF takes the set of all characters.
-  std::string written() const;
+  // The class in brackets, for the library's regular expressions and its EBNF. The set must not be
+  // empty; the set of all characters is for EBNF only.
+  std::string to_class() const;
 
  private:
   using Ranges = std::vector<std::pair<uint32_t, uint32_t>>;
 
-  Ranges sorted() const;  // which do not touch
+  Ranges sorted() const;  // and not adjacent
 
   Ranges ranges_;
 };
 
-// What \d, \w and \s name.
+// The sets of \d, \w and \s.
 CharacterSet characters_of_escape(char name);
 
 }  // namespace recurve

@@ -13,10 +13,10 @@
 namespace recurve {
 namespace {
 
-// Thrown by rest(): the thread gets next to nothing of a processor.
+// Thrown by pause() if the thread gets almost no processor time.
 class CompileStarved {};
 
-constexpr size_t kPartOfRefusals = 16;  // of what is kept one, as they are small
+constexpr size_t kShareOfRefusals = 16;  // of the cache; refusals are small
 
 }  // namespace
 
@@ -27,7 +27,7 @@ struct ConstraintCompiler::Waiter::Job {
   bool has_thread = false;
   std::atomic<bool> unwanted{false};
   Clock::time_point turn_began = {};
-  // Of a processor: in all, as its turn came, and as it gave way last.
+  // Processor time: in total, at the beginning of the turn, and at the last sched_yield().
   double seconds = 0, slice_began = 0, gave_way = 0;
   std::optional<Outcome> outcome = {};
   std::map<uint64_t, std::function<void()>> waiters = {};
@@ -48,19 +48,19 @@ void ConstraintCompiler::Waiter::forget() {
   std::lock_guard lock(compiler.mutex_);
   job_->waiters.erase(number_);
   if (!job_->waiters.empty()) return;
-  // Whoever asks for the same from now on asks anew.
-  compiler.forget_job(*job_);
+  // A later request for the same constraint gets a new job.
+  compiler.drop_job(*job_);
   job_->unwanted = true;
   const auto queue = compiler.waiting_.find(job_->client);
   if (queue != compiler.waiting_.end()) {
     std::erase(queue->second, job_);
     if (queue->second.empty()) compiler.waiting_.erase(queue);
   }
-  compiler.changed_.notify_all();  // one that rests gives up
+  compiler.changed_.notify_all();  // ends a job that is paused
   compiler.report();
 }
 
-void ConstraintCompiler::forget_job(const Job& job) {
+void ConstraintCompiler::drop_job(const Job& job) {
   const auto found = jobs_.find(job.text);
   if (found != jobs_.end() && found->second.get() == &job) jobs_.erase(found);
 }
@@ -76,8 +76,8 @@ ConstraintCompiler::ConstraintCompiler(std::function<TokenTexts()> tokens, Compi
     : tokens_(std::move(tokens)),
       limits_(limits),
       reports_(std::move(reports)),
-      kept_(limits.cache_bytes - limits.cache_bytes / kPartOfRefusals),
-      refused_(limits.cache_bytes / kPartOfRefusals) {}
+      compiled_(limits.cache_bytes - limits.cache_bytes / kShareOfRefusals),
+      refused_(limits.cache_bytes / kShareOfRefusals) {}
 
 ConstraintCompiler::~ConstraintCompiler() {
   {
@@ -94,7 +94,7 @@ std::optional<ConstraintCompiler::Outcome> ConstraintCompiler::compile(const Con
                                                                        std::function<void()> done,
                                                                        Waiter* waiter) {
   std::lock_guard lock(mutex_);
-  if (auto known = remembered(text, client)) return known;
+  if (auto known = cached(text, client)) return known;
   if (!jobs_.contains(text)) {
     const auto mine = waiting_.find(client);
     const size_t of_mine = mine == waiting_.end() ? 0 : mine->second.size();
@@ -112,9 +112,9 @@ std::optional<ConstraintCompiler::Outcome> ConstraintCompiler::compile(const Con
   return std::nullopt;
 }
 
-std::optional<ConstraintCompiler::Outcome> ConstraintCompiler::remembered(
-    const ConstraintText& text, uint64_t client) {
-  const Outcome* found = kept_.find(text, client);
+std::optional<ConstraintCompiler::Outcome> ConstraintCompiler::cached(const ConstraintText& text,
+                                                                      uint64_t client) {
+  const Outcome* found = compiled_.find(text, client);
   if (found == nullptr) found = refused_.find(text, client);
   if (found == nullptr) return std::nullopt;
   ++counts_.from_cache;
@@ -123,7 +123,7 @@ std::optional<ConstraintCompiler::Outcome> ConstraintCompiler::remembered(
 }
 
 void ConstraintCompiler::add(const ConstraintText& text, uint64_t client) {
-  make_threads();
+  add_threads();
   auto job = std::make_shared<Job>();
   job->text = text;
   job->client = client;
@@ -133,9 +133,9 @@ void ConstraintCompiler::add(const ConstraintText& text, uint64_t client) {
   report();
 }
 
-// As many of each priority as can have begun once one more is there: each is in one of these. By
-// who asks, as what one of them makes has no higher priority than its own.
-void ConstraintCompiler::make_threads() {
+// Starts as many threads of each priority as jobs can have begun with one more client. Called on
+// the threads of requests, because a thread cannot start one of a higher priority than its own.
+void ConstraintCompiler::add_threads() {
   const size_t clients = begun_.size() + waiting_.size() + 1;
   while (threads_.size() < 2 * std::min(clients, static_cast<size_t>(limits_.most_begun))) {
     const auto priority = threads_.size() % 2 == 0 ? ThreadPriority::kIdle : ThreadPriority::kLow;
@@ -143,11 +143,11 @@ void ConstraintCompiler::make_threads() {
   }
 }
 
-// The next client behind the last that has something to go on with, or to begin where there is room
-// for one more.
-std::shared_ptr<ConstraintCompiler::Job> ConstraintCompiler::whose_turn() const {
-  const bool room = static_cast<int>(begun_.size()) < limits_.most_begun;
-  std::shared_ptr<Job> first, next;  // of all clients; of those behind the last
+// The job of the next client after the last one: one that has begun, or a waiting one if another
+// may begin.
+std::shared_ptr<ConstraintCompiler::Job> ConstraintCompiler::next_turn() const {
+  const bool may_begin = static_cast<int>(begun_.size()) < limits_.most_begun;
+  std::shared_ptr<Job> first, next;  // of all clients; of those after the last one
   const auto consider = [&](const std::shared_ptr<Job>& job) {
     if (first == nullptr || job->client < first->client) first = job;
     if (job->client <= last_client_) return;
@@ -155,13 +155,13 @@ std::shared_ptr<ConstraintCompiler::Job> ConstraintCompiler::whose_turn() const 
   };
   for (const auto& [client, job] : begun_) consider(job);
   for (const auto& [client, queue] : waiting_) {
-    if (room && !begun_.contains(client)) consider(queue.front());
+    if (may_begin && !begun_.contains(client)) consider(queue.front());
   }
   return next != nullptr ? next : first;
 }
 
 void ConstraintCompiler::pass_turn() {
-  turn_ = ending_ ? nullptr : whose_turn();
+  turn_ = ending_ ? nullptr : next_turn();
   if (turn_ == nullptr) return;
   last_client_ = turn_->client;
   turn_->slice_began = turn_->seconds;
@@ -170,7 +170,7 @@ void ConstraintCompiler::pass_turn() {
   if (begun_.emplace(turn_->client, turn_).second) {
     queue->second.pop_front();
     if (queue->second.empty()) waiting_.erase(queue);
-    // What is done once for all cannot be left in the middle.
+    // Building the library, which is done once, cannot be interrupted.
     if (library_ == nullptr) turn_->priority = ThreadPriority::kLow;
   }
   changed_.notify_all();
@@ -185,7 +185,7 @@ void ConstraintCompiler::work(ThreadPriority priority) {
       Outcome outcome = compiled(*job);
       finish(*job, std::move(outcome), thread_seconds() - began);
     } catch (const CompileStarved&) {
-      begin_again(*job);
+      restart(*job);
     }
   }
 }
@@ -200,9 +200,9 @@ std::shared_ptr<ConstraintCompiler::Job> ConstraintCompiler::next_job(ThreadPrio
   return turn_;
 }
 
-// On the job's own thread, which has the turn. Seldom takes the mutex: whoever serves may wait for
-// a thread that holds it, and this one gets a small share.
-void ConstraintCompiler::rest(Job& job, double seconds) {
+// Called on the job's thread during its turn. Seldom locks the mutex, because threads with requests
+// would wait for this thread, which has a low priority.
+void ConstraintCompiler::pause(Job& job, double seconds) {
   job.seconds = seconds;
   if (seconds - job.gave_way >= 1e-9 * static_cast<double>(kLongestRun)) {
     job.gave_way = seconds;
@@ -223,14 +223,14 @@ void ConstraintCompiler::rest(Job& job, double seconds) {
 
 ConstraintCompiler::Outcome ConstraintCompiler::compiled(Job& job) {
   try {
-    rest(job, 0);
+    pause(job, 0);
     if (library_ == nullptr) library_ = make_constraint_library(tokens_());
     return {.constraint =
                 library_->compile(job.text, {.most_seconds = limits_.most_seconds,
-                                             .look = [&](double seconds) { rest(job, seconds); },
+                                             .look = [&](double seconds) { pause(job, seconds); },
                                              .client = job.client})};
   } catch (const CompileUnwanted&) {
-    return {.full = true};  // which nobody hears
+    return {.full = true};  // there is no waiter
   } catch (const ConstraintRefused& refused) {
     return {.refusal = refused.what()};
   } catch (const std::bad_alloc&) {
@@ -240,8 +240,8 @@ ConstraintCompiler::Outcome ConstraintCompiler::compiled(Job& job) {
   }
 }
 
-// On a thread of the other priority, with the turn that the job has.
-void ConstraintCompiler::begin_again(Job& job) {
+// Continues the turn on a thread of the other priority.
+void ConstraintCompiler::restart(Job& job) {
   std::lock_guard lock(mutex_);
   job.priority = ThreadPriority::kLow;
   job.has_thread = false;
@@ -259,21 +259,21 @@ void ConstraintCompiler::finish(Job& job, Outcome outcome, double seconds) {
      : given_up                    ? counts_.given_up
                                    : counts_.refused);
   counts_.slowest_seconds = std::max(counts_.slowest_seconds, seconds);
-  if (!outcome.full) remember(job, outcome);
+  if (!outcome.full) cache(job, outcome);
   job.outcome = std::move(outcome);
-  forget_job(job);
+  drop_job(job);
   if (reports_.compiled) reports_.compiled(seconds);
   report();
-  // Under the lock: whoever forgets does not return while it is called.
+  // With the mutex locked, so that Waiter::forget() does not return during the call.
   for (const auto& [number, done] : job.waiters) done();
 }
 
-void ConstraintCompiler::remember(const Job& job, const Outcome& outcome) {
-  constexpr size_t kBeside = 512;  // what it takes of the allocator otherwise, about
+void ConstraintCompiler::cache(const Job& job, const Outcome& outcome) {
+  constexpr size_t kOverhead = 512;  // other memory of an entry, about
   const bool is_refused = outcome.constraint == nullptr;
   const size_t bytes = is_refused ? outcome.refusal.size() : outcome.constraint->bytes();
-  (is_refused ? refused_ : kept_)
-      .keep(job.text, outcome, bytes + job.text.text.size() + kBeside, job.client);
+  (is_refused ? refused_ : compiled_)
+      .put(job.text, outcome, bytes + job.text.text.size() + kOverhead, job.client);
 }
 
 void ConstraintCompiler::report() const {
@@ -283,7 +283,7 @@ void ConstraintCompiler::report() const {
 ConstraintCompiler::Counts ConstraintCompiler::counts_now() const {
   Counts counts = counts_;
   counts.waiting = static_cast<int>(jobs_.size());
-  counts.cached_bytes = kept_.bytes() + refused_.bytes();
+  counts.cached_bytes = compiled_.bytes() + refused_.bytes();
   return counts;
 }
 

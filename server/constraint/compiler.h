@@ -19,55 +19,54 @@
 namespace recurve {
 
 struct CompileLimits {
-  int most_waiting = 64;                  // constraints; more: kFull
-  int most_of_one = 16;                   // of one client, likewise
-  size_t cache_bytes = size_t{64} << 20;  // of constraints that are kept, and of refusals
-  double most_seconds = 20;               // of a processor on one constraint; more: refused
-  int most_begun = 4;                     // of as many clients
-  double slice_seconds = 0.02;            // that one computes while another client waits
-  double starved_seconds = 1;             // for which a slice goes on; more: a higher priority
+  int most_waiting = 64;                  // constraints; more: full
+  int most_of_one = 16;                   // constraints of one client; more: full
+  size_t cache_bytes = size_t{64} << 20;  // of compiled constraints and refusals
+  double most_seconds = 20;               // processor time for one constraint; more: refused
+  int most_begun = 4;                     // constraints that have begun, one per client
+  double slice_seconds = 0.02;            // processor time of a turn while another client waits
+  double starved_seconds = 1;  // duration of a turn; more: restarted with a higher priority
 };
 
-// Since the start, and now.
+// Counters since the start, and current values.
 struct CompileCounts {
   int64_t compiled = 0, refused = 0, from_cache = 0, given_up = 0, turned_away = 0;
-  int64_t begun_again = 0;  // with a higher priority
-  int waiting = 0;          // and under way
+  int64_t begun_again = 0;  // restarted with a higher priority
+  int waiting = 0;          // or being compiled
   size_t cached_bytes = 0;
   double slowest_seconds = 0;
 };
 
-// Who counts. Both may be empty.
+// Callbacks for metrics. Both may be empty.
 struct CompileReports {
   std::function<void(const CompileCounts&)> counts = {};  // whenever they change
-  // Of a processor, that one constraint took, whatever became of it.
+  // The processor time of each constraint, whatever the outcome.
   std::function<void(double seconds)> compiled = {};
 };
 
-// Compiles constraints, each once, with what the processors have left: whoever is served already
-// does not notice. Where they leave next to nothing, it begins again with a tenth of one, in pieces
-// of 0.1 ms. Clients take turns, within a constraint that takes long too: it rests while one of
-// another client is compiled, so as many have begun as there are threads, and one computes at a
-// time. Any thread.
+// Compiles constraints, each once, in idle processor time, so that answers are not delayed. If
+// there is almost none, it restarts the compilation with a tenth of a processor, in pieces of 0.1
+// ms. Clients take turns, also during a long compilation: it pauses while a constraint of another
+// client is compiled. One constraint is compiled at a time. Any thread.
 class ConstraintCompiler {
  public:
-  // What has become of a constraint.
+  // The result of a compilation.
   struct Outcome {
-    std::shared_ptr<const Constraint> constraint = {};  // null: it is refused
-    std::string refusal = {};                           // in a sentence
-    bool full = false;                                  // too many wait: not the constraint's fault
+    std::shared_ptr<const Constraint> constraint = {};  // null: refused, or full
+    std::string refusal = {};                           // the reason
+    bool full = false;                                  // too many constraints wait
   };
-  // A constraint that is waited for.
+  // A request that waits for a constraint.
   class Waiter {
    public:
     Waiter() = default;
     Waiter(Waiter&& other) noexcept { *this = std::move(other); }
     Waiter& operator=(Waiter&& other) noexcept;
     ~Waiter() { forget(); }
-    // `done` is not called afterwards, nor under way. What nobody waits for is not compiled, or is
-    // given up.
+    // Stops waiting. When this returns, `done` is not running and will not be called. Without
+    // another waiter, the compilation is cancelled.
     void forget();
-    // Empty: it is still being compiled.
+    // Empty until the constraint is compiled.
     std::optional<Outcome> outcome() const;
 
    private:
@@ -82,14 +81,14 @@ class ConstraintCompiler {
 
   using Counts = CompileCounts;
 
-  // `tokens` is called once, by the first that is to be compiled.
+  // `tokens` is called once, before the first compilation.
   ConstraintCompiler(std::function<TokenTexts()> tokens, CompileLimits limits = {},
                      CompileReports reports = {});
-  // Nobody waits any more. What is under way is given up.
+  // There must be no waiters. Cancels running compilations.
   ~ConstraintCompiler();
 
-  // The outcome, where it is known. Otherwise `waiter` waits for it, and `done`, which may only
-  // post, is called once it is there. `client`: whose turn it is.
+  // The outcome if it is known. Otherwise sets `waiter`, and calls `done`, which must not block,
+  // when the outcome is known. `client`: the client that takes turns.
   std::optional<Outcome> compile(const ConstraintText& text, uint64_t client,
                                  std::function<void()> done, Waiter* waiter);
 
@@ -99,22 +98,22 @@ class ConstraintCompiler {
   using Job = Waiter::Job;
   using Clock = std::chrono::steady_clock;
 
-  // On its threads, which hold nothing.
+  // On the compiler's threads, without the mutex.
   void work(ThreadPriority priority);
   std::shared_ptr<Job> next_job(ThreadPriority priority);
-  void rest(Job& job, double seconds);
-  void begin_again(Job& job);
+  void pause(Job& job, double seconds);
+  void restart(Job& job);
   void finish(Job& job, Outcome outcome, double seconds);
   Outcome compiled(Job& job);
 
-  // Under the mutex.
-  std::optional<Outcome> remembered(const ConstraintText& text, uint64_t client);
+  // With the mutex locked.
+  std::optional<Outcome> cached(const ConstraintText& text, uint64_t client);
   void add(const ConstraintText& text, uint64_t client);
-  void make_threads();
-  std::shared_ptr<Job> whose_turn() const;
+  void add_threads();
+  std::shared_ptr<Job> next_turn() const;
   void pass_turn();
-  void remember(const Job& job, const Outcome& outcome);
-  void forget_job(const Job& job);
+  void cache(const Job& job, const Outcome& outcome);
+  void drop_job(const Job& job);
   void report() const;
   Counts counts_now() const;
 
@@ -124,15 +123,15 @@ class ConstraintCompiler {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool ending_ = false;
-  std::map<ConstraintText, std::shared_ptr<Job>> jobs_;           // wait, or have begun
+  std::map<ConstraintText, std::shared_ptr<Job>> jobs_;           // waiting or begun
   std::map<uint64_t, std::deque<std::shared_ptr<Job>>> waiting_;  // by client
-  std::map<uint64_t, std::shared_ptr<Job>> begun_;                // by client, one of each
-  std::shared_ptr<Job> turn_;  // whose thread computes; null: none does
-  uint64_t last_client_ = 0;   // whose turn was last
+  std::map<uint64_t, std::shared_ptr<Job>> begun_;                // by client, one each
+  std::shared_ptr<Job> turn_;  // the job that is compiled now; null: none
+  uint64_t last_client_ = 0;   // of the last turn
   uint64_t waiters_ = 0;
-  FairCache<ConstraintText, Outcome> kept_, refused_;
+  FairCache<ConstraintText, Outcome> compiled_, refused_;
   Counts counts_;
-  std::unique_ptr<ConstraintLibrary> library_;  // of who has the turn
+  std::unique_ptr<ConstraintLibrary> library_;  // used by the job whose turn it is
   std::vector<std::thread> threads_;            // at most most_begun of each priority
 };
 

@@ -10,10 +10,9 @@
 
 namespace recurve {
 
-// What was made for clients, by its key, as far as it fits into so many bytes in all. What goes
-// first is what the client that has most bytes has not used for longest, so that a client that asks
-// for ever new things pushes out its own alone; but a client that has used nothing for long goes
-// before. One thread at a time.
+// A cache shared by clients, of a limited total size. It evicts the least recently used entry of
+// the client with the most bytes, so that a client that always adds new entries evicts its own; but
+// first those of a client that has used nothing for a long time. One thread at a time.
 template <typename Key, typename Value>
 class FairCache {
  public:
@@ -22,25 +21,26 @@ class FairCache {
   explicit FairCache(size_t most_bytes, std::chrono::nanoseconds idle = kIdle)
       : most_bytes_(most_bytes), idle_(idle) {}
 
-  // Null: it is not here. Otherwise it has been used by this client, and belongs to it or to who
-  // had it, whoever of the two has fewer bytes. Valid until the next keep().
+  // The value, used by this client; null: there is none. It then counts for the client or for its
+  // previous owner, whichever has fewer bytes. Valid until the next put().
   template <typename LikeKey>
   const Value* find(const LikeKey& key, uint64_t client) {
-    const auto found = kept_.find(key);
-    if (found == kept_.end()) return nullptr;
+    const auto found = entries_.find(key);
+    if (found == entries_.end()) return nullptr;
     const uint64_t owner = found->second.client;
-    take_off(found);
-    put_on(found, bytes_of(client) < bytes_of(owner) ? client : owner);
+    remove_from_share(found);
+    add_to_share(found, bytes_of(client) < bytes_of(owner) ? client : owner);
     return &found->second.value;
   }
 
-  // Not where the key is here already. `bytes`: of memory, with its key.
-  void keep(Key key, Value value, size_t bytes, uint64_t client) {
-    const auto [entry, is_new] = kept_.try_emplace(std::move(key), Entry{std::move(value), bytes});
+  // Adds an entry unless the key exists. `bytes`: memory of the entry and its key.
+  void put(Key key, Value value, size_t bytes, uint64_t client) {
+    const auto [entry, is_new] =
+        entries_.try_emplace(std::move(key), Entry{std::move(value), bytes});
     if (!is_new) return;
     bytes_ += bytes;
-    put_on(entry, client);
-    while (bytes_ > most_bytes_) forget_one();
+    add_to_share(entry, client);
+    while (bytes_ > most_bytes_) evict_one();
   }
 
   size_t bytes() const { return bytes_; }
@@ -49,69 +49,70 @@ class FairCache {
  private:
   using Clock = std::chrono::steady_clock;
   struct Entry;
-  using Kept = std::map<Key, Entry, std::less<>>;
+  using Entries = std::map<Key, Entry, std::less<>>;
   struct Entry {
     Value value;
     size_t bytes;
     uint64_t client = 0;
-    typename std::list<typename Kept::iterator>::iterator place = {};  // on its client's shelf
+    typename std::list<typename Entries::iterator>::iterator position =
+        {};  // in its client's share
   };
-  // What one client has.
-  struct Shelf {
-    std::list<typename Kept::iterator> entries = {};  // the last used first
+  // The entries of one client.
+  struct Share {
+    std::list<typename Entries::iterator> entries = {};  // most recently used first
     size_t bytes = 0;
     Clock::time_point used = {};
-    std::list<uint64_t>::iterator place = {};  // among all clients
+    std::list<uint64_t>::iterator position = {};  // in clients_
   };
 
   size_t bytes_of(uint64_t client) const {
-    const auto found = shelves_.find(client);
-    return found == shelves_.end() ? 0 : found->second.bytes;
+    const auto found = shares_.find(client);
+    return found == shares_.end() ? 0 : found->second.bytes;
   }
-  void put_on(typename Kept::iterator entry, uint64_t client) {
-    const auto [at, is_new] = shelves_.try_emplace(client);
-    Shelf& shelf = at->second;
+  void add_to_share(typename Entries::iterator entry, uint64_t client) {
+    const auto [at, is_new] = shares_.try_emplace(client);
+    Share& share = at->second;
     if (is_new) {
-      shelf.place = clients_.insert(clients_.begin(), client);
+      share.position = clients_.insert(clients_.begin(), client);
     } else {
-      clients_.splice(clients_.begin(), clients_, shelf.place);
+      clients_.splice(clients_.begin(), clients_, share.position);
     }
-    shelf.used = Clock::now();
+    share.used = Clock::now();
     entry->second.client = client;
-    entry->second.place = shelf.entries.insert(shelf.entries.begin(), entry);
-    resize(client, &shelf, shelf.bytes + entry->second.bytes);
+    entry->second.position = share.entries.insert(share.entries.begin(), entry);
+    resize(client, &share, share.bytes + entry->second.bytes);
   }
-  void take_off(typename Kept::iterator entry) {
-    const auto at = shelves_.find(entry->second.client);
-    Shelf& shelf = at->second;
-    shelf.entries.erase(entry->second.place);
-    resize(at->first, &shelf, shelf.bytes - entry->second.bytes);
-    if (!shelf.entries.empty()) return;
-    by_bytes_.erase({shelf.bytes, at->first});
-    clients_.erase(shelf.place);
-    shelves_.erase(at);
+  void remove_from_share(typename Entries::iterator entry) {
+    const auto at = shares_.find(entry->second.client);
+    Share& share = at->second;
+    share.entries.erase(entry->second.position);
+    resize(at->first, &share, share.bytes - entry->second.bytes);
+    if (!share.entries.empty()) return;
+    by_bytes_.erase({share.bytes, at->first});
+    clients_.erase(share.position);
+    shares_.erase(at);
   }
-  void resize(uint64_t client, Shelf* shelf, size_t bytes) {
-    by_bytes_.erase({shelf->bytes, client});
-    shelf->bytes = bytes;
+  void resize(uint64_t client, Share* share, size_t bytes) {
+    by_bytes_.erase({share->bytes, client});
+    share->bytes = bytes;
     by_bytes_.emplace(bytes, client);
   }
-  void forget_one() {
-    const Shelf& quiet = shelves_.at(clients_.back());
+  void evict_one() {
+    const Share& quiet = shares_.at(clients_.back());
     const bool is_idle = Clock::now() - quiet.used > idle_;
-    const Shelf& of = is_idle ? quiet : shelves_.at(by_bytes_.rbegin()->second);
+    const Share& of = is_idle ? quiet : shares_.at(by_bytes_.rbegin()->second);
     const auto entry = of.entries.back();
     bytes_ -= entry->second.bytes;
-    take_off(entry);
-    kept_.erase(entry);
+    remove_from_share(entry);
+    entries_.erase(entry);
   }
 
   const size_t most_bytes_;
   const std::chrono::nanoseconds idle_;
-  Kept kept_;
-  std::map<uint64_t, Shelf> shelves_;               // by client, of those that have something
-  std::set<std::pair<size_t, uint64_t>> by_bytes_;  // each of them
-  std::list<uint64_t> clients_;                     // likewise; who used something last first
+  Entries entries_;
+  std::map<uint64_t, Share> shares_;                // by client with entries
+  std::set<std::pair<size_t, uint64_t>> by_bytes_;  // of shares_
+  std::list<uint64_t> clients_;                     // of shares_; most recently used first
   size_t bytes_ = 0;
 };
 

@@ -13,17 +13,18 @@
 namespace recurve {
 namespace {
 
-// Of a processor, on one mask; with 131,072 ids most take a fourth of it.
-constexpr double kSlow = 0.005;  // seconds
+// Processor time of a slow mask, in seconds. With 131,072 ids most take a quarter of it.
+constexpr double kSlow = 0.005;
 
-// A thread that has had as much of a processor for one mask is lowered, a few at most at a time:
-// each has a tenth of a processor. Most first masks of 131,072 ids take less.
-constexpr double kNoticed = 0.0002;  // seconds
+// Processor time for one mask, in seconds, after which a thread gets a low priority; most first
+// masks of 131,072 ids take less. Each such thread can use a tenth of a processor, so there are
+// few.
+constexpr double kLowerAfter = 0.0002;
 constexpr int kMostLow = 2;
 
 constexpr const char* kDeadEnd =
-    "no token that is allowed may come next, and the text may not end here: ask for what the "
-    "model's tokens can write";
+    "no allowed token can continue the text, and it may not end here: use a constraint that the "
+    "model's tokens can satisfy";
 
 void add_id(int32_t id, std::span<uint32_t> set) {
   set[static_cast<size_t>(id) / 32] |= uint32_t{1} << (static_cast<size_t>(id) % 32);
@@ -67,19 +68,19 @@ void Guide::accept(int32_t id, MaskWorkers& workers) {
 }
 
 void Guide::work(double began) {
-  bool goes_on = false;
+  bool can_continue = false;
   try {
     if (matcher_ == nullptr) matcher_ = constraint_->begin(rules_->client);
-    goes_on = accepted_ < 0 || matcher_->accept(accepted_);
-    if (goes_on) fill();
+    can_continue = accepted_ < 0 || matcher_->accept(accepted_);
+    if (can_continue) fill();
   } catch (const ConstraintRefused& refused) {
     error_ = std::string("the constraint cannot be followed: ") + refused.what();
-    goes_on = false;
-  } catch (const std::exception&) {  // no memory, or the library at its end
-    goes_on = false;
+    can_continue = false;
+  } catch (const std::exception&) {  // out of memory, or an error of the library
+    can_continue = false;
   }
-  // With an empty mask the answer ends with an error, and no other is touched.
-  if (!goes_on) std::ranges::fill(mask_, 0);
+  // An empty mask ends the answer with an error, and affects no other answer.
+  if (!can_continue) std::ranges::fill(mask_, 0);
   if (thread_seconds() - began > kSlow) slow_ = true;
   ready_.store(true, std::memory_order_release);
 }
@@ -88,12 +89,12 @@ void Guide::fill() {
   matcher_->fill(mask_);
   for (const int32_t id : rules_->ends) remove_id(id, mask_);
   for (size_t w = 0; w < allowed_.size(); ++w) mask_[w] &= allowed_[w];
-  const bool goes_on = std::ranges::any_of(mask_, [](uint32_t word) { return word != 0; });
+  const bool can_continue = std::ranges::any_of(mask_, [](uint32_t word) { return word != 0; });
   if (!matcher_->may_end()) {
-    if (!goes_on) throw ConstraintRefused(kDeadEnd);
+    if (!can_continue) throw ConstraintRefused(kDeadEnd);
     return;
   }
-  if (goes_on && tokens_ < rules_->min_tokens) return;
+  if (can_continue && tokens_ < rules_->min_tokens) return;
   for (const int32_t id : rules_->ends) add_id(id, mask_);
 }
 
@@ -110,13 +111,13 @@ void MaskWorkers::post(std::shared_ptr<Guide> guide) {
   {
     std::lock_guard lock(mutex_);
     (guide->slow_ ? slow_ : guides_).push_back(std::move(guide));
-    ++under_way_;
+    ++unfinished_;
     add_workers();
   }
   changed_.notify_one();
 }
 
-// They have the priority of the calling thread.
+// New threads have the priority of the calling thread.
 void MaskWorkers::add_workers() {
   std::erase_if(workers_, [](Worker& worker) {
     if (worker.ended) worker.thread.join();
@@ -128,17 +129,18 @@ void MaskWorkers::add_workers() {
   }
 }
 
-void MaskWorkers::wait(std::chrono::nanoseconds most, int left) {
+void MaskWorkers::wait(std::chrono::nanoseconds most, int allowed_late) {
   std::unique_lock lock(mutex_);
-  left_ = left;
-  if (!done_.wait_for(lock, most, [this] { return under_way_ <= left_; })) lower_slow_ones();
+  allowed_late_ = allowed_late;
+  if (!done_.wait_for(lock, most, [this] { return unfinished_ <= allowed_late_; }))
+    lower_slow_ones();
 }
 
 void MaskWorkers::lower_slow_ones() {
   bool lowered = false;
   for (Worker& worker : workers_) {
     if (worker.low || !worker.began || low_ == kMostLow) continue;
-    if (thread_seconds(worker.clock) - *worker.began < kNoticed) continue;
+    if (thread_seconds(worker.clock) - *worker.began < kLowerAfter) continue;
     set_priority(worker.number, ThreadPriority::kLow);
     worker.low = lowered = true;
     ++low_;
@@ -158,22 +160,22 @@ void MaskWorkers::work(Worker& self) {
     auto& queue = slow ? slow_ : guides_;
     const std::shared_ptr<Guide> guide = std::move(queue.front());
     queue.pop_front();
-    slow_under_way_ += slow;
+    slow_running_ += slow;
     const double began = thread_seconds();
     self.began = began;
     lock.unlock();
     guide->work(began);
     lock.lock();
     self.began.reset();
-    slow_under_way_ -= slow;
-    if (--under_way_ <= left_) done_.notify_all();
+    slow_running_ -= slow;
+    if (--unfinished_ <= allowed_late_) done_.notify_all();
     lock.unlock();
     on_ready_();
     lock.lock();
   }
   --low_;
   self.ended = true;
-  changed_.notify_one();  // what is slow may have waited for this one
+  changed_.notify_one();  // a slow mask may have waited for this thread
 }
 
 }  // namespace recurve

@@ -12,16 +12,16 @@
 
 namespace recurve {
 
-// Masks that have been worked out, for whatever answer comes to the same place: as many as fit, in
-// fair shares of the clients whose answers they are. Any thread.
+// Computed masks, for all answers that reach the same state of a grammar, in fair shares of the
+// clients of these answers. Any thread.
 class MaskCache {
  public:
-  // Of memory in all; 0: keeps nothing.
-  explicit MaskCache(size_t most_bytes) : kept_(most_bytes) {}
+  // Most bytes of memory; 0: stores nothing.
+  explicit MaskCache(size_t most_bytes) : masks_(most_bytes) {}
 
-  // Copies the mask of this place. False: none of as many words is here.
-  bool find(std::string_view place, uint64_t client, std::span<uint32_t> mask);
-  void keep(std::string place, uint64_t client, std::span<const uint32_t> mask);
+  // Copies the mask of this state. False: there is none of this size.
+  bool find(std::string_view state, uint64_t client, std::span<uint32_t> mask);
+  void put(std::string state, uint64_t client, std::span<const uint32_t> mask);
 
   size_t bytes() const;
 
@@ -29,7 +29,7 @@ class MaskCache {
   using Mask = std::shared_ptr<const std::vector<uint32_t>>;
 
   mutable std::mutex mutex_;
-  FairCache<std::string, Mask> kept_;
+  FairCache<std::string, Mask> masks_;
 };
 
 }  // namespace recurve

@@ -12,7 +12,7 @@
 namespace recurve {
 namespace {
 
-// Of one character in UTF-8.
+// The code point of one character in UTF-8.
 uint32_t code_of(std::string_view character) {
   uint32_t code = static_cast<unsigned char>(character.front());
   if (character.size() > 1) code &= 0x7fu >> character.size();
@@ -39,7 +39,7 @@ void RegexReader::refuse(const std::string& why) const {
 }
 
 char RegexReader::take() {
-  if (ended()) refuse("it ends too early");
+  if (ended()) refuse("unexpected end");
   return text_[at_++];
 }
 
@@ -58,8 +58,8 @@ std::pair<int, std::optional<int>> RegexReader::read_repeat() {
     most.reset();
     if (!next_is('}')) most = read_number();
   }
-  if (take() != '}') refuse("a { that repeats must read {m}, {m,} or {m,n}");
-  if (most && *most < least) refuse("{m,n} must not have m above n");
+  if (take() != '}') refuse("a repeat in braces must be {m}, {m,} or {m,n}");
+  if (most && *most < least) refuse("in {m,n}, m must not be greater than n");
   return {least, most};
 }
 int RegexReader::read_number() {
@@ -68,17 +68,17 @@ int RegexReader::read_number() {
   while (!ended() && std::isdigit(static_cast<unsigned char>(text_[at_])) != 0) {
     value = value * 10 + (text_[at_++] - '0');
     if (value > kMostRegexRepeats) {
-      refuse(fmt::format("a repeat may be of at most {} times", kMostRegexRepeats));
+      refuse(fmt::format("a repeat count can be at most {}", kMostRegexRepeats));
     }
   }
-  if (at_ == from) refuse("a { that repeats must read {m}, {m,} or {m,n}");
+  if (at_ == from) refuse("a repeat in braces must be {m}, {m,} or {m,n}");
   return value;
 }
 
 CharacterSet RegexReader::read_class() {
   const bool is_negated = next_is('^');
   if (is_negated) ++at_;
-  if (next_is(']')) refuse("a class may not be empty; write \\] for the character");
+  if (next_is(']')) refuse("a class must not be empty; write \\] for the character");
   CharacterSet set;
   bool has_sets = false;
   while (!next_is(']')) {
@@ -92,7 +92,7 @@ CharacterSet RegexReader::read_class() {
   }
   ++at_;
   if (!is_negated) return set;
-  // Other validators have more characters than ASCII for \d, \w and \s.
+  // For other validators, \d, \w and \s also match characters outside of ASCII.
   return in_json_ && has_sets ? set.complement().within(plain_ascii()) : set.complement();
 }
 
@@ -101,13 +101,13 @@ uint32_t RegexReader::last_of_range(uint32_t first) {
   ++at_;
   const RegexUnit last = read_class_unit();
   if (last.is_set || last.character < first) {
-    refuse("a range must end with a character that is not below its first");
+    refuse("a range must end with a character that is not less than its first");
   }
   return last.character;
 }
 
 RegexUnit RegexReader::read_class_unit() {
-  if (next_is('[')) refuse("write \\[ for the character in a class");
+  if (next_is('[')) refuse("in a class, write \\[ for the character [");
   const RegexUnit unit = read_unit();
   if (!unit.is_set) check_character(unit.character, /*in_class=*/true);
   return unit;
@@ -129,7 +129,8 @@ RegexUnit RegexReader::read_unit() {
 RegexUnit RegexReader::read_escape() {
   const char c = take();
   if (in_json_ && std::string_view("DWS").find(c) != std::string_view::npos) {
-    refuse(fmt::format("\\{} is of other characters elsewhere: write a class, [!-~]", c));
+    refuse(fmt::format(
+        "\\{} matches other characters in other engines: write a class such as [!-~]", c));
   }
   if (std::string_view("dws").find(c) != std::string_view::npos) {
     const CharacterSet set = characters_of_escape(c);
@@ -141,24 +142,24 @@ RegexUnit RegexReader::read_escape() {
   }
   constexpr std::string_view kNames = "tnrfv", kControls = "\t\n\r\f\v";
   if (const size_t at = kNames.find(c); at != std::string_view::npos) {
-    if (in_json_) refuse(fmt::format("\\{} is written otherwise in JSON", c));
+    if (in_json_) refuse(fmt::format("\\{} must be escaped in JSON, which is not supported", c));
     return {.bytes = kControls.substr(at, 1), .character = static_cast<uint32_t>(kControls[at])};
   }
   if (kRegexSpecial.find(c) != std::string_view::npos) {
-    if (c == '\\' && in_json_) refuse("a \\ is written otherwise in JSON");
+    if (c == '\\' && in_json_) refuse("a \\ must be escaped in JSON, which is not supported");
     return {.bytes = text_.substr(at_ - 1, 1), .character = static_cast<uint32_t>(c)};
   }
   --at_;
   refuse(
-      fmt::format("\\{} is not known: of escapes there are \\d \\w \\s \\D \\W \\S \\t \\n \\r "
+      fmt::format("\\{} is not supported; the escapes are \\d \\w \\s \\D \\W \\S \\t \\n \\r "
                   "\\f \\v and those of ^ $ . * + ? \\ ( ) [ ] {{ }} | / -",
                   std::isprint(static_cast<unsigned char>(c)) != 0 ? c : '?'));
 }
 
 void RegexReader::check_character(uint32_t c, bool in_class) const {
   if (!in_json_) return;
-  if (c < 0x20 || c > 0x7e) refuse("in a schema it must be of printable ASCII characters");
-  if (c == '"' && !in_class) refuse("a \" is written otherwise in JSON");
+  if (c < 0x20 || c > 0x7e) refuse("in a schema, only printable ASCII characters are supported");
+  if (c == '"' && !in_class) refuse("a \" must be escaped in JSON, which is not supported");
 }
 
 }  // namespace recurve

@@ -10,23 +10,23 @@
 
 namespace recurve {
 
-// Characters that an escape may name.
+// Characters that can be escaped.
 inline constexpr std::string_view kRegexSpecial = "^$.*+?\\()[]{}|/-";
 
-// Characters that JSON writes as themselves in a string; and those of ASCII.
+// Characters that need no escape in a JSON string; and those of them in printable ASCII.
 CharacterSet plain_in_json();
 CharacterSet plain_ascii();
 
-// What stands for one character: itself, or a set that has a name.
+// One character of a regular expression: a literal, or a set like \d.
 struct RegexUnit {
   bool is_set = false;
   CharacterSet set = {};
-  std::string_view bytes = {};  // of the character
+  std::string_view bytes = {};  // of the literal
   uint32_t character = 0;
 };
 
-// The smallest parts of a regular expression, one after another. What is none, or is not to be
-// enforced, is refused by a ConstraintRefused with its byte.
+// Parses the elements of a regular expression. Throws ConstraintRefused, with the position, for
+// what is invalid or not supported.
 class RegexReader {
  public:
   RegexReader(std::string_view text, bool in_json) : text_(text), in_json_(in_json) {}
@@ -37,13 +37,14 @@ class RegexReader {
   bool next_is(char c) const { return !ended() && text_[at_] == c; }
   char take();
 
-  // A character, or what \d and the others name.
+  // A literal, or an escape.
   RegexUnit read_unit();
-  // Behind its [.
+  // A class, after its [.
   CharacterSet read_class();
-  // How often what stands in front may come; the second is empty: as often as it likes.
+  // The bounds of a repeat, {1, 1} if there is none; the second is empty if there is no upper
+  // bound.
   std::pair<int, std::optional<int>> read_repeat();
-  // In JSON, the library tells what may stand in a string apart for ASCII alone.
+  // Refuses characters that the library does not handle in patterns of JSON strings.
   void check_character(uint32_t c, bool in_class = false) const;
 
   const std::string_view text_;
@@ -53,7 +54,7 @@ class RegexReader {
  private:
   RegexUnit read_class_unit();
   RegexUnit read_escape();
-  // Of a range that begins with that character; without one it ends there.
+  // The last character of a range that begins with `first`; `first` if there is no range.
   uint32_t last_of_range(uint32_t first);
   int read_number();
 };

@@ -12,7 +12,7 @@
 namespace recurve {
 namespace {
 
-// Every engine has \n as a line break, and ECMA-262 all of these.
+// \n is a line break in every engine, the others also in ECMA-262.
 CharacterSet any_but_line_breaks() {
   CharacterSet breaks('\n', '\n');
   breaks.add('\r', '\r');
@@ -29,8 +29,8 @@ std::string escaped_in_regex(std::string_view text) {
   return escaped;
 }
 
-// A piece of a regular expression, as the library is given it, how many characters it is about, and
-// how many a text has that it takes.
+// Part of the regular expression for the library, its number of characters with repeats expanded,
+// and the lengths of texts that match it.
 struct Piece {
   std::string text = {};
   int64_t positions = 0;
@@ -46,29 +46,29 @@ struct Piece {
   }
 };
 
-// Of ? and counts the library makes automata that take more than is written, and it reads some
-// classes otherwise than they are written, as [\^a]. So the walk reads a regular expression once,
-// from its start to its end, and writes what means the same with characters, classes, groups, |, *
-// and + alone, and each class by the characters that are in it.
+// Rewrites a regular expression for the library, with the same meaning but only characters,
+// classes, groups, |, * and +, and classes as lists of their characters. The library's automata for
+// ? and counts match too much, and it misreads some classes such as [\^a].
 class RegexWalk : RegexReader {
  public:
   using RegexReader::RegexReader;
 
-  // `lengths`: of the texts that it takes; null: not wanted.
+  // `lengths`: set to those of the texts that match, unless null.
   std::string run(TextLengths* lengths) {
     if (text_.size() > kMostRegexBytes) {
       refuse(fmt::format("it must have at most {} bytes, got {}", kMostRegexBytes, text_.size()));
     }
     if (next_is('^')) ++at_;
     Piece all = read_alternatives(0);
-    if (at_ < text_.size()) refuse("a ) closes nothing");
+    if (at_ < text_.size()) refuse("unexpected )");
     if (lengths != nullptr) *lengths = all.lengths;
     return std::move(all.text);
   }
 
  private:
   Piece read_alternatives(int depth) {
-    if (depth > kMostNesting) refuse(fmt::format("groups nest more than {} deep", kMostNesting));
+    if (depth > kMostNesting)
+      refuse(fmt::format("groups are nested more than {} levels deep", kMostNesting));
     Piece all;
     std::optional<TextLengths> before;  // of the alternatives so far
     while (true) {
@@ -77,7 +77,7 @@ class RegexWalk : RegexReader {
       while (!ended() && !next_is('|') && !next_is(')')) {
         all.add(read_repeated(depth));
         if (all.positions > kMostRegexPositions) {
-          refuse(fmt::format("with its repeats written out it must have at most {} characters",
+          refuse(fmt::format("with repeats expanded it must have at most {} characters",
                              kMostRegexPositions));
         }
       }
@@ -96,14 +96,14 @@ class RegexWalk : RegexReader {
 
   Piece read_repeated(int depth) {
     if (next_is('$')) {
-      if (at_ + 1 != text_.size()) refuse("$ may only stand at the end");
+      if (at_ + 1 != text_.size()) refuse("$ is only supported at the end");
       ++at_;
       return {};
     }
     const Piece one = read_one(depth);
     const auto [least, most] = read_repeat();
-    if (next_is('?')) ++at_;  // as few as possible: the same texts
-    if (next_is('*') || next_is('+') || next_is('{')) refuse("a repeat may not follow a repeat");
+    if (next_is('?')) ++at_;  // lazy: matches the same texts
+    if (next_is('*') || next_is('+') || next_is('{')) refuse("a repeat must not follow a repeat");
     Piece all = repeated(one, least, most);
     const auto& [fewest, longest] = one.lengths;
     all.lengths = {fewest * least,
@@ -113,18 +113,18 @@ class RegexWalk : RegexReader {
 
   Piece repeated(const Piece& one, int least, std::optional<int> most) {
     if (one.positions * std::max(least, most.value_or(1)) > kMostRegexPositions) {
-      refuse(fmt::format("with its repeats written out it must have at most {} characters",
+      refuse(fmt::format("with repeats expanded it must have at most {} characters",
                          kMostRegexPositions));
     }
     Piece all;
     if (!most && least <= 1) return {one.text + (least == 0 ? "*" : "+"), one.positions};
     for (int i = 0; i < least; ++i) all.add(one);
     if (!most) all.add({one.text + "*", one.positions});
-    // As many as kNest more stand in each other, so that no one nests too deep.
+    // Optional repeats are nested, at most kNest of them.
     constexpr int kNest = 16;
-    for (int left = most.value_or(least) - least; left > 0; left -= kNest) {
+    for (int optional = most.value_or(least) - least; optional > 0; optional -= kNest) {
       std::string close;
-      for (int i = 0; i < std::min(left, kNest); ++i) {
+      for (int i = 0; i < std::min(optional, kNest); ++i) {
         all.add({"(" + nothing() + "|" + one.text, one.positions});
         close += ')';
       }
@@ -145,13 +145,14 @@ class RegexWalk : RegexReader {
         return one_of(any_but_line_breaks());
       case '^':
         --at_;
-        refuse("^ may only stand at the start");
+        refuse("^ is only supported at the start");
       case '*':
       case '+':
       case '?':
       case '{':
         --at_;
-        refuse(fmt::format("{} has nothing in front of it: write \\{} for the character", c, c));
+        refuse(fmt::format("{} follows nothing that it could repeat: write \\{} for the character",
+                           c, c));
       default:
         break;
     }
@@ -161,13 +162,13 @@ class RegexWalk : RegexReader {
     return unit.is_set ? one_of(unit.set) : literal(unit);
   }
 
-  // Where JSON says what may stand in a string, the library leaves out what may not.
+  // In JSON, the library removes characters that a string cannot contain.
   Piece one_of(const CharacterSet& set) const {
     if (in_json_ && set.within(plain_in_json()).empty()) {
-      refuse("no printable character that JSON writes as itself is in this class");
+      refuse("this class has no character that needs no escape in JSON");
     }
-    if (set.empty()) refuse("no character is in this class");
-    return {set.written(), 1, {1, 1}};
+    if (set.empty()) refuse("this class has no characters");
+    return {set.to_class(), 1, {1, 1}};
   }
 
   Piece literal(const RegexUnit& unit) const {
@@ -178,14 +179,14 @@ class RegexWalk : RegexReader {
   Piece read_group(int depth) {
     if (next_is('?')) {
       ++at_;
-      if (take() != ':') refuse("of groups with ?, only (?:...) is known");
+      if (take() != ':') refuse("of the groups with ?, only (?:...) is supported");
     }
     const Piece within = read_alternatives(depth + 1);
     if (take() != ')') refuse("a group is not closed");
     return {"(" + within.text + ")", within.positions, within.lengths};
   }
 
-  // Where nothing may stand instead of something.
+  // The empty text as an alternative.
   std::string nothing() const { return in_json_ ? "" : "\"\""; }
 };
 

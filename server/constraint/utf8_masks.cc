@@ -3,8 +3,8 @@
 namespace recurve {
 namespace {
 
-// Behind one more byte. 1, 2 and 3 bytes of any value may be wanted; behind E0, ED, F0 and F4 the
-// next one is of a part of them (4 to 7).
+// The state after one more byte. In the states 1 to 3, as many continuation bytes must follow; 4 to
+// 7 are the states after E0, ED, F0 and F4, whose next byte has a smaller range.
 std::optional<Utf8State> state_after(Utf8State state, unsigned char byte) {
   const auto within = [byte](int low, int high, Utf8State next) {
     return byte >= low && byte <= high ? std::optional(next) : std::nullopt;

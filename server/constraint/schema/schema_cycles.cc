@@ -9,7 +9,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The names of definitions that a schema is, or is an alternative of.
+// The definitions to which a schema, or one of its alternatives, is a reference.
 std::vector<std::string> aliases_of(const Json& schema) {
   constexpr size_t kPrefix = std::string_view("#/$defs/").size();
   std::vector<std::string> names;
@@ -28,7 +28,7 @@ std::vector<std::string> aliases_of(const Json& schema) {
   return names;
 }
 
-// A definition on the way from another one, and how many of its aliases were followed.
+// A definition on the current path, and the number of its aliases that were followed.
 struct OpenDefinition {
   std::string name;
   std::vector<std::string> aliases;
@@ -41,22 +41,22 @@ void refuse_cycles(const Json& definitions, const std::map<std::string, std::str
   enum class State { kNew, kOpen, kDone };
   std::map<std::string, State> states;
   for (const auto& [pointer, first] : names) {
-    std::vector<OpenDefinition> way;
+    std::vector<OpenDefinition> path;
     const auto follow = [&](const std::string& name) {
       State& state = states[name];
       if (state == State::kOpen) refuse_schema(pointer, "$ref", "it refers to itself");
       if (state == State::kDone) return;
       state = State::kOpen;
-      way.push_back({name, aliases_of(definitions.at(name))});
+      path.push_back({name, aliases_of(definitions.at(name))});
     };
     follow(first);
-    while (!way.empty()) {
-      OpenDefinition& last = way.back();
+    while (!path.empty()) {
+      OpenDefinition& last = path.back();
       if (last.next < last.aliases.size()) {
         follow(std::string(last.aliases[last.next++]));
       } else {
         states[last.name] = State::kDone;
-        way.pop_back();
+        path.pop_back();
       }
     }
   }

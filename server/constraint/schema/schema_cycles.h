@@ -5,10 +5,10 @@
 
 namespace recurve {
 
-// Throws ConstraintRefused where a definition is itself, or one of several alternatives that is
-// itself, before anything of a value is read: no value would follow from it.
-//   definitions: by their names, as the library reads them.
-//   names: of each pointer of the client's schema, the definition's.
+// Throws ConstraintRefused if a definition refers to itself, directly or as one of its
+// alternatives, without a value in between, so that it defines no value.
+//   definitions: the rewritten definitions by name
+//   names: the definition of each JSON pointer of the client's schema
 void refuse_cycles(const nlohmann::ordered_json& definitions,
                    const std::map<std::string, std::string>& names);
 

@@ -3,31 +3,30 @@
 
 namespace recurve {
 
-// What a keyword of a JSON Schema (draft 2020-12) means for an answer.
+// How a keyword of JSON Schema (draft 2020-12) applies to an answer.
 enum class KeywordUse {
-  kSays,     // says something to people: title, description
-  kAny,      // enforced, whatever the type
-  kNumber,   // enforced of numbers and integers
-  kString,   // of strings
-  kArray,    // of arrays
-  kObject,   // of objects
-  kRefused,  // of 2020-12, and not enforced: a schema with it is refused
+  kSays,     // annotation, without effect: title, description
+  kAny,      // enforced for values of any type
+  kNumber,   // enforced for numbers and integers
+  kString,   // enforced for strings
+  kArray,    // enforced for arrays
+  kObject,   // enforced for objects
+  kRefused,  // not supported: a schema with it is refused
 };
 
 struct SchemaKeyword {
   std::string_view name;
   KeywordUse use;
-  // For people, where there is more to say: what is enforced of it, or what to write instead.
+  // For documentation: limits of what is enforced, or what to write instead.
   std::string_view note = {};
 };
 
-// All that is served. What does not stand here is refused by name too, but for names that begin
-// with "x-" or "_", which say something to other programs. What is enforced may be narrower than
-// what the schema allows, and never wider.
+// All known keywords. Others are refused by name, except names that begin with "x-" or "_", which
+// are for other programs. What is enforced may be stricter than the schema, and never allows more.
 inline constexpr SchemaKeyword kSchemaKeywords[] = {
     {"$schema", KeywordUse::kSays},
-    {"$id", KeywordUse::kSays, "of the whole schema, or of one without a $ref in it"},
-    {"id", KeywordUse::kSays, "as $id, in older drafts"},
+    {"$id", KeywordUse::kSays, "for the whole schema, or one that contains no $ref"},
+    {"id", KeywordUse::kSays, "older drafts: $id"},
     {"$comment", KeywordUse::kSays},
     {"title", KeywordUse::kSays},
     {"description", KeywordUse::kSays},
@@ -38,76 +37,74 @@ inline constexpr SchemaKeyword kSchemaKeywords[] = {
     {"writeOnly", KeywordUse::kSays},
     {"contentEncoding", KeywordUse::kSays},
     {"contentMediaType", KeywordUse::kSays},
-    {"readonly", KeywordUse::kSays, "as readOnly, in older drafts"},
-    {"additionalItems", KeywordUse::kSays,
-     "of older drafts: beside an items that is one schema it says nothing"},
+    {"readonly", KeywordUse::kSays, "older drafts: readOnly"},
+    {"additionalItems", KeywordUse::kSays, "older drafts: without effect if items is one schema"},
     {"links", KeywordUse::kSays, "of JSON Hyper-Schema"},
     {"example", KeywordUse::kSays, "of OpenAPI"},
     {"externalDocs", KeywordUse::kSays, "of OpenAPI"},
     {"xml", KeywordUse::kSays, "of OpenAPI"},
-    {"self", KeywordUse::kSays, "of Iglu: what the schema is called"},
+    {"self", KeywordUse::kSays, "of Iglu: the name of the schema"},
     {"enumNames", KeywordUse::kSays, "of forms"},
     {"propertyOrder", KeywordUse::kSays, "of forms"},
     {"markdownDescription", KeywordUse::kSays, "of editors"},
     {"enumDescriptions", KeywordUse::kSays, "of editors"},
     {"errorMessage", KeywordUse::kSays, "of editors"},
-    {"$defs", KeywordUse::kSays, "what a $ref names of it is read"},
-    {"definitions", KeywordUse::kSays, "as $defs"},
+    {"$defs", KeywordUse::kSays, "read if a $ref names it"},
+    {"definitions", KeywordUse::kSays, "older drafts: $defs"},
     {"$ref", KeywordUse::kAny, "within the schema, # or #/..."},
     {"type", KeywordUse::kAny},
     {"const", KeywordUse::kAny},
     {"enum", KeywordUse::kAny},
     {"anyOf", KeywordUse::kAny},
     {"oneOf", KeywordUse::kAny,
-     "of schemas that exclude each other, or of which that can be said with not"},
-    {"allOf", KeywordUse::kAny, "of schemas that can be said as one"},
+     "if the schemas exclude each other, or that can be enforced with not"},
+    {"allOf", KeywordUse::kAny, "if the schemas can be merged into one"},
     {"not", KeywordUse::kAny,
-     "of types, values, bounds, counts, required, properties, and of what is put together of them"},
-    {"if", KeywordUse::kAny, "of what not may be of"},
-    {"then", KeywordUse::kAny, "beside if"},
-    {"else", KeywordUse::kAny, "beside if"},
+     "of types, values, bounds, counts, required, properties, and combinations of them"},
+    {"if", KeywordUse::kAny, "of what is supported in not"},
+    {"then", KeywordUse::kAny, "with if"},
+    {"else", KeywordUse::kAny, "with if"},
     {"dependentRequired", KeywordUse::kAny},
     {"dependentSchemas", KeywordUse::kAny},
-    {"dependencies", KeywordUse::kAny, "as both of these, in older drafts"},
+    {"dependencies", KeywordUse::kAny, "older drafts: both of these"},
     {"minimum", KeywordUse::kNumber},
     {"maximum", KeywordUse::kNumber},
     {"exclusiveMinimum", KeywordUse::kNumber},
     {"exclusiveMaximum", KeywordUse::kNumber},
     {"multipleOf", KeywordUse::kNumber,
-     "of integers: up to 1,024 without bounds, and with both where few are within"},
-    {"minLength", KeywordUse::kString,
-     "beside pattern or format, where all that these take has it"},
-    {"maxLength", KeywordUse::kString, "likewise; of more than 1,000, 1,000 are given"},
-    {"pattern", KeywordUse::kString, "of the whole string, in what regular expressions have here"},
+     "for integers: up to 1,024 without bounds, or with both bounds and few multiples"},
+    {"minLength", KeywordUse::kString, "with pattern or format, only if these imply it"},
+    {"maxLength", KeywordUse::kString, "as minLength; more than 1,000 acts as 1,000"},
+    {"pattern", KeywordUse::kString,
+     "for the whole string, with the supported regular expressions"},
     {"format", KeywordUse::kString,
-     "of strings those of schema_patterns.cc; int8 to uint64 are bounds of numbers, float and "
-     "double "
-     "say nothing; others are refused, and of values of another type none says anything"},
+     "strings: those in schema_patterns.cc; int8 to uint64 are bounds of numbers; float and double "
+     "have no effect, nor has a format for values of another type; others are refused"},
     {"items", KeywordUse::kArray},
-    {"prefixItems", KeywordUse::kArray, "all of them are given"},
+    {"prefixItems", KeywordUse::kArray, "all items are generated"},
     {"minItems", KeywordUse::kArray},
-    {"maxItems", KeywordUse::kArray, "of more than 1,000, 1,000 are given"},
-    {"uniqueItems", KeywordUse::kArray, "false, or of arrays of at most one item"},
+    {"maxItems", KeywordUse::kArray, "more than 1,000 acts as 1,000"},
+    {"uniqueItems", KeywordUse::kArray, "false, or for arrays of at most one item"},
     {"properties", KeywordUse::kObject, "in this order"},
     {"required", KeywordUse::kObject},
-    {"additionalProperties", KeywordUse::kObject, "left out beside properties: there are none"},
-    {"patternProperties", KeywordUse::kObject, "of one pattern, without properties"},
-    {"propertyNames", KeywordUse::kObject, "of a pattern, without properties"},
-    {"minProperties", KeywordUse::kObject, "of more than 1, where all properties are named"},
+    {"additionalProperties", KeywordUse::kObject, "absent with properties: false"},
+    {"patternProperties", KeywordUse::kObject, "one pattern, without properties"},
+    {"propertyNames", KeywordUse::kObject, "a pattern, without properties"},
+    {"minProperties", KeywordUse::kObject, "more than 1 only if all properties are named"},
     {"maxProperties", KeywordUse::kObject},
     {"contains", KeywordUse::kRefused},
     {"minContains", KeywordUse::kRefused},
     {"maxContains", KeywordUse::kRefused},
-    {"unevaluatedItems", KeywordUse::kRefused, "say it with items"},
-    {"unevaluatedProperties", KeywordUse::kRefused, "say it with additionalProperties"},
+    {"unevaluatedItems", KeywordUse::kRefused, "use items"},
+    {"unevaluatedProperties", KeywordUse::kRefused, "use additionalProperties"},
     {"contentSchema", KeywordUse::kRefused},
-    {"$anchor", KeywordUse::kRefused, "name it by its path, #/$defs/..."},
+    {"$anchor", KeywordUse::kRefused, "use a path, #/$defs/..."},
     {"$dynamicRef", KeywordUse::kRefused, "use $ref"},
     {"$dynamicAnchor", KeywordUse::kRefused, "use $ref"},
     {"$vocabulary", KeywordUse::kRefused},
 };
 
-// Null: none of these.
+// Null for an unknown keyword.
 constexpr const SchemaKeyword* find_keyword(std::string_view name) {
   for (const SchemaKeyword& known : kSchemaKeywords) {
     if (known.name == name) return &known;

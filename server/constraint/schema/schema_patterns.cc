@@ -18,7 +18,7 @@ constexpr std::string_view kByte = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9]
 constexpr std::string_view kLabel = "[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?";
 constexpr std::string_view kPointer = "(/[a-zA-Z0-9_.-]*)*";
 
-// As a regular expression has the character, in a class or not.
+// The character in a regular expression, in a class or not.
 std::string escaped(char c) {
   const bool is_special = std::string_view("^$.*+?\\()[]{}|/-").find(c) != std::string_view::npos;
   return is_special ? std::string("\\") + c : std::string(1, c);
@@ -26,7 +26,8 @@ std::string escaped(char c) {
 
 bool is_plain(char c) { return c >= 0x20 && c <= 0x7e && c != '"' && c != '\\'; }
 
-// Those of the characters of plain names that are wanted; nothing where none is.
+// The class of those characters of plain names for which `is_wanted` is true; empty if there is
+// none.
 std::string class_of_plain(const std::function<bool(char)>& is_wanted) {
   std::string ranges;
   const auto is_in = [&](char c) { return is_plain(c) && is_wanted(c); };
@@ -53,8 +54,8 @@ std::optional<std::string> pattern_of_format(std::string_view name) {
   }
   if (name == "ipv4") return fmt::format("({0}\\.){{3}}{0}", kByte);
   if (name == "ipv6") return "([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}";
-  // Internationalised ones may be of ASCII, a template without variables is a URI, and a reference
-  // may be a whole one.
+  // An ASCII string is a valid internationalized one, a URI is a valid template without variables
+  // and a valid reference.
   if (name == "uri" || name == "iri" || name == "uri-reference" || name == "iri-reference" ||
       name == "uri-template") {
     return fmt::format(
@@ -92,22 +93,23 @@ std::optional<NumberFormat> number_format(std::string_view name) {
   return std::nullopt;
 }
 
-// At each character: one with which no name goes on and then anything, or one with which some do.
+// At each position, either a character that continues no name and then any text, or one that
+// continues some names and then the others of those.
 std::string pattern_of_others(const std::vector<std::string>& names, size_t at) {
-  std::map<char, std::vector<std::string>> going_on;
-  bool ends = false;  // one of them does here
+  std::map<char, std::vector<std::string>> continued;
+  bool ends = false;  // a name ends here
   for (const std::string& name : names) {
     if (at == name.size()) {
       ends = true;
     } else {
-      going_on[name[at]].push_back(name);
+      continued[name[at]].push_back(name);
     }
   }
   const std::string any = class_of_plain([](char) { return true; });
-  if (going_on.empty()) return any + (ends ? "+" : "*");
-  std::string others = class_of_plain([&](char c) { return !going_on.contains(c); });
+  if (continued.empty()) return any + (ends ? "+" : "*");
+  std::string others = class_of_plain([&](char c) { return !continued.contains(c); });
   if (!others.empty()) others += any + "*";
-  for (const auto& [character, rest] : going_on) {
+  for (const auto& [character, rest] : continued) {
     if (!others.empty()) others += '|';
     others += escaped(character) + pattern_of_others(rest, at + 1);
   }

@@ -7,25 +7,25 @@
 
 namespace recurve {
 
-// Whether a name is of printable ASCII, and is written in JSON as it is.
+// Whether a name has only printable ASCII characters that JSON does not escape.
 bool is_plain_name(std::string_view name);
 
-// A regular expression of strings of this format, narrower than its RFC, so that everybody who
-// checks formats takes them; nothing where the format is not enforced.
+// A regular expression for strings of this format, stricter than its RFC, so that every validator
+// accepts them; empty if the format is not supported.
 std::optional<std::string> pattern_of_format(std::string_view name);
 
-// What a format says of numbers.
+// A format of numbers.
 struct NumberFormat {
-  bool whole = false;           // integers within the bounds alone
-  int64_t least = 0, most = 0;  // of these
+  bool whole = false;           // only integers within the bounds
+  int64_t least = 0, most = 0;  // the bounds
 };
-// Of OpenAPI's, which JSON Schema does not know: `int32` and the like are bounds, no further than
-// all whole numbers are doubles, and `float` and `double`, how a program keeps it, say nothing;
-// nothing where the format is none of them.
+// The formats of OpenAPI for numbers, which JSON Schema does not have. int8 to uint64 are bounds,
+// at most +-2^53, up to which integers are exact in a double. `float` and `double` constrain
+// nothing. Empty for any other format.
 std::optional<NumberFormat> number_format(std::string_view name);
 
-// A regular expression of the strings of printable ASCII, without those that JSON writes otherwise,
-// that are none of `names`, which are different and begin alike up to `at`.
+// A regular expression for all plain names (is_plain_name) that are not in `names`, which are
+// unique and have the same first `at` characters.
 std::string pattern_of_others(const std::vector<std::string>& names, size_t at = 0);
 
 }  // namespace recurve

@@ -16,8 +16,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr double kMostExact = 9007199254740992;   // all whole numbers up to 2^53 are doubles
-constexpr int64_t kMostUnboundedMultiple = 1024;  // that the library takes
+constexpr double kMostExact =
+    9007199254740992;  // 2^53: all integers up to it are exact in a double
+constexpr int64_t kMostUnboundedMultiple = 1024;  // that the library supports
 
 std::optional<double> bound(const SchemaSaid& said, std::string_view keyword,
                             const std::string& path) {
@@ -36,13 +37,13 @@ std::optional<int64_t> count(const SchemaSaid& said, std::string_view keyword,
   if (value == nullptr) return std::nullopt;
   const bool whole = value->is_number() && has_type(*value, "integer");
   const double number = whole ? value->get<double>() : -1;
-  if (number < 0) refuse_schema(path, keyword, "it must be a whole number of at least 0");
+  if (number < 0) refuse_schema(path, keyword, "it must be a non-negative integer");
   if (number <= kMostSchemaCount) return static_cast<int64_t>(number);
   if (keyword.starts_with("max")) return kMostSchemaCount;
   refuse_schema(path, keyword, fmt::format("it must be at most {}", kMostSchemaCount));
 }
 
-// The bounds of a format of whole numbers, where check_format has passed one.
+// The bounds of the format, if it is one of integers. Requires check_format().
 std::optional<NumberFormat> whole_numbers(const SchemaSaid& said) {
   const Json* format = said.find("format");
   if (format == nullptr) return std::nullopt;
@@ -50,18 +51,18 @@ std::optional<NumberFormat> whole_numbers(const SchemaSaid& said) {
   return numbers && numbers->whole ? numbers : std::nullopt;
 }
 
-// The library writes numbers between bounds with six decimals, and nothing where there are none.
-// The first of these numbers that a bound has inside.
-double written_inside(double bound, bool is_low, bool is_exclusive) {
-  const auto written = [](double number) { return std::stod(fmt::format("{:.6f}", number)); };
-  const double nearest = written(bound), step = is_low ? 1e-6 : -1e-6;
+// The library generates numbers with six decimals between bounds. The one next to a bound that
+// satisfies it.
+double nearest_inside(double bound, bool is_low, bool is_exclusive) {
+  const auto rounded = [](double number) { return std::stod(fmt::format("{:.6f}", number)); };
+  const double nearest = rounded(bound), step = is_low ? 1e-6 : -1e-6;
   const bool is_inside = is_low ? nearest > bound : nearest < bound;
   if (is_inside || (nearest == bound && !is_exclusive)) return nearest;
-  const double next = written(nearest + step);
+  const double next = rounded(nearest + step);
   return next == nearest ? std::nextafter(bound, step * HUGE_VAL) : next;
 }
 
-// Each of them.
+// All multiples of `of` within the bounds, as an enum.
 Json multiples_within(int64_t low, int64_t high, int64_t of, const std::string& path, int* values) {
   const auto remainder = [&](int64_t number) { return ((number % of) + of) % of; };
   const int64_t first = low + remainder(-low), last = high - remainder(high);
@@ -100,7 +101,7 @@ void check_numbers(const Json& value, std::string_view keyword, const std::strin
                             ? std::abs(value.get<double>()) < kMostExact
                             : !value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX;
   if (is_exact) return;
-  refuse_schema(path, keyword, "its numbers must be integers of 64 bits, or fractions below 2^53");
+  refuse_schema(path, keyword, "numbers must be 64-bit integers, or less than 2^53");
 }
 
 int values_in(const Json& value) {
@@ -129,7 +130,8 @@ std::string checked_pattern(const Json& pattern, std::string_view keyword, const
   try {
     const std::string regex = json_pattern(pattern.get_ref<const std::string&>(), lengths);
     *pattern_bytes += regex.size();
-    if (*pattern_bytes > kMostPatternBytes) throw ConstraintRefused("all patterns are too long");
+    if (*pattern_bytes > kMostPatternBytes)
+      throw ConstraintRefused("all patterns together are too long");
     return regex;
   } catch (const ConstraintRefused& refused) {
     refuse_schema(path, keyword, refused.what());
@@ -166,7 +168,7 @@ Json read_integer(const SchemaSaid& said, const std::string& path, int* values) 
   const auto of = bound(said, "multipleOf", path);
   if (!of) return out;
   if (*of < 1 || std::floor(*of) != *of) {
-    refuse_schema(path, "multipleOf", "of integers it must be a whole number of at least 1");
+    refuse_schema(path, "multipleOf", "for integers it must be a positive integer");
   }
   if (*of == 1) return out;
   const auto multiple = static_cast<int64_t>(*of);
@@ -176,7 +178,7 @@ Json read_integer(const SchemaSaid& said, const std::string& path, int* values) 
   }
   if (low || high) {
     refuse_schema(path, "multipleOf",
-                  "beside one bound it is not enforced here: state both, or none");
+                  "with only one bound it is not enforced here: give both, or none");
   }
   if (multiple > kMostUnboundedMultiple) {
     refuse_schema(path, "multipleOf",
@@ -191,7 +193,7 @@ Json read_number(const SchemaSaid& said, const std::string& path, int* values) {
   Json out{{"type", "number"}};
   if (said.find("multipleOf") != nullptr) {
     refuse_schema(path, "multipleOf",
-                  "it is enforced of integers only: write \"type\": \"integer\"");
+                  "it is enforced for integers only: write \"type\": \"integer\"");
   }
   double low = -HUGE_VAL, high = HUGE_VAL;
   for (const char* keyword : {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"}) {
@@ -199,7 +201,7 @@ Json read_number(const SchemaSaid& said, const std::string& path, int* values) {
     if (!b) continue;
     out[keyword] = *said.find(keyword);
     const bool is_low = std::string_view(keyword).ends_with("inimum");
-    const double inside = written_inside(*b, is_low, keyword[0] == 'e');
+    const double inside = nearest_inside(*b, is_low, keyword[0] == 'e');
     (is_low ? low : high) = is_low ? std::max(low, inside) : std::min(high, inside);
     if (low > high) {
       refuse_as_empty(path, keyword, "no number of six decimals is within the bounds");
@@ -212,7 +214,7 @@ void counts(const SchemaSaid& said, const char* least, const char* most, const s
             Json* out) {
   const auto low = count(said, least, path), high = count(said, most, path);
   if (low && high && *low > *high)
-    refuse_as_empty(path, least, fmt::format("it must not be above {}", most));
+    refuse_as_empty(path, least, fmt::format("it must not be greater than {}", most));
   if (low) (*out)[least] = *low;
   if (high) (*out)[most] = *high;
 }
@@ -226,28 +228,30 @@ Json read_string(const SchemaSaid& said, const std::string& path, size_t* patter
     refuse_schema(path, "pattern", "it must be a string");
   }
   if (pattern != nullptr && format != nullptr) {
-    refuse_schema(path, "format", "it may not stand beside pattern");
+    refuse_schema(path, "format", "it cannot be combined with pattern");
   }
   TextLengths lengths;
   if (pattern != nullptr) {
     out["pattern"] = checked_pattern(*pattern, "pattern", path, pattern_bytes, &lengths);
   } else if (format != nullptr) {
-    const auto meant = pattern_of_format(format->get_ref<const std::string&>());
-    out["pattern"] = json_pattern(*meant, &lengths);
+    const auto regex = pattern_of_format(format->get_ref<const std::string&>());
+    out["pattern"] = json_pattern(*regex, &lengths);
   } else {
     out.update(length);
     return out;
   }
-  // The library takes no length beside a pattern, which may say it already.
+  // The library supports no length with a pattern, so the pattern must imply it.
   const char* keyword = pattern != nullptr ? "pattern" : "format";
   if (length.value("minLength", int64_t{0}) > lengths.least) {
-    refuse_schema(path, "minLength",
-                  fmt::format("{} takes shorter ones: write the length into it, {{m,n}}", keyword));
+    refuse_schema(
+        path, "minLength",
+        fmt::format("{} allows shorter strings: put the length into it, {{m,n}}", keyword));
   }
   if (const auto most = length.find("maxLength");
       most != length.end() && (!lengths.most || *lengths.most > *most)) {
-    refuse_schema(path, "maxLength",
-                  fmt::format("{} takes longer ones: write the length into it, {{m,n}}", keyword));
+    refuse_schema(
+        path, "maxLength",
+        fmt::format("{} allows longer strings: put the length into it, {{m,n}}", keyword));
   }
   return out;
 }

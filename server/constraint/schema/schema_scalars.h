@@ -9,15 +9,15 @@
 
 namespace recurve {
 
-// Parts of the walk through a schema: what it says of numbers and strings, as the library reads it.
-// `path` is where the schema stands. All throw ConstraintRefused.
+// The keywords of numbers and strings, rewritten for the library. `path` is the position of the
+// schema. All functions throw ConstraintRefused.
 
-// Of an object, which copies all that it has whenever it grows.
+// Reserves capacity in an object, which copies its members when it grows.
 inline void reserve(size_t names, nlohmann::ordered_json* object) {
   object->get_ref<nlohmann::ordered_json::object_t&>().reserve(names);
 }
 
-// What a schema says, by what its keywords are for.
+// The keywords of a schema, by the types to which they apply.
 struct SchemaSaid {
   std::map<std::string_view, const nlohmann::ordered_json*> of_any, of_number, of_string, of_array,
       of_object;
@@ -29,7 +29,7 @@ struct SchemaSaid {
   }
 };
 
-// No value is valid for a schema, as is to be seen without looking at any.
+// A schema for which no value is valid.
 class NothingIsValid : public ConstraintRefused {
  public:
   using ConstraintRefused::ConstraintRefused;
@@ -41,29 +41,29 @@ class NothingIsValid : public ConstraintRefused {
 [[noreturn]] void refuse_as_empty(const std::string& path, std::string_view keyword,
                                   const std::string& why = "no value is valid for it");
 
-// Itself and all within it.
+// The number of JSON values in a value, including itself.
 int values_in(const nlohmann::ordered_json& value);
 
-// The library writes other numbers than these with fewer digits than they have.
+// Refuses numbers that the library would round.
 void check_numbers(const nlohmann::ordered_json& value, std::string_view keyword,
                    const std::string& path);
 
-// Whether a value is of one of JSON Schema's types.
+// Whether a value has this type of JSON Schema.
 bool has_type(const nlohmann::ordered_json& value, std::string_view type);
 
-// A format that is known, and of numbers or of strings; of values that are not of its own type it
-// says nothing, as in the draft. Before what follows.
+// Refuses an unknown format. A format does not constrain values of another type, as in the draft.
+// Required before the functions below.
 void check_format(const SchemaSaid& said, std::string_view type, const std::string& path);
-// `values`: how many the whole schema names so far.
+// `values`: the number of enumerated values of the whole schema, which is increased.
 nlohmann::ordered_json read_integer(const SchemaSaid& said, const std::string& path, int* values);
 nlohmann::ordered_json read_number(const SchemaSaid& said, const std::string& path, int* values);
-// `pattern_bytes`: of all patterns of the whole schema so far.
+// `pattern_bytes`: of all patterns of the whole schema, which is increased.
 nlohmann::ordered_json read_string(const SchemaSaid& said, const std::string& path,
                                    size_t* pattern_bytes);
 std::string checked_pattern(const nlohmann::ordered_json& pattern, std::string_view keyword,
                             const std::string& path, size_t* pattern_bytes,
                             TextLengths* lengths = nullptr);
-// Two keywords that count, into `out`.
+// Copies two keywords that are counts to `out`.
 void counts(const SchemaSaid& said, const char* least, const char* most, const std::string& path,
             nlohmann::ordered_json* out);
 

@@ -8,9 +8,9 @@
 
 namespace recurve {
 
-// The edges of one state of an automaton, which deploy/xgrammar.sh puts in the place of the
-// library's vectors. A state of a literal has one edge, which is stored in the list itself: it
-// takes 16 bytes instead of 56. More of them are in an array, of the next power of two.
+// The edges of one state of an automaton. deploy/xgrammar.sh replaces the library's vectors by it.
+// One edge, as in a literal, is stored in the list itself, which takes 16 bytes instead of 56. More
+// edges are in an array whose size is a power of two.
 template <typename Edge>
 class EdgeList {
   static_assert(std::is_trivially_copyable_v<Edge> && sizeof(Edge) >= sizeof(Edge*));
@@ -38,7 +38,7 @@ class EdgeList {
   const Edge& operator[](size_t index) const { return begin()[index]; }
 
   void push_back(const Edge& edge) {
-    const Edge added = edge;  // which may be one of these
+    const Edge added = edge;  // a copy, as it may be an element of this list
     const bool full = (size_ & (size_ - 1)) == 0;
     if (full && size_ > 0) move_to(new Edge[size_t{2} * size_]);
     (size_ == 0 ? reinterpret_cast<Edge*>(bytes_) : array())[size_] = added;
@@ -48,11 +48,11 @@ class EdgeList {
   void emplace_back(Parts&&... parts) {
     push_back(Edge(std::forward<Parts>(parts)...));
   }
-  // At the end.
+  // Only for insertion at the end.
   void insert(Edge*, const Edge* first, const Edge* last) {
     for (; first != last; ++first) push_back(*first);
   }
-  // Those from there to the end.
+  // Only for erasure up to the end.
   void erase(Edge* first, Edge* last) {
     if (first != last) *this = EdgeList(begin(), static_cast<size_t>(first - begin()));
   }

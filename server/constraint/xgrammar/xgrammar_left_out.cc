@@ -1,5 +1,5 @@
-// What stands in place of those sources of xgrammar that no constraint needs, so that they are
-// neither compiled nor shipped (xgrammar.cmake).
+// Replaces sources of xgrammar that no constraint needs, which are neither compiled nor shipped
+// (xgrammar.cmake).
 #include <stdexcept>
 
 #include "lark_converter.h"
@@ -8,7 +8,7 @@ namespace xgrammar {
 
 Grammar LarkToGrammar(const std::string&, const std::optional<TokenizerInfo>&,
                       const std::vector<NamedGrammar>&) {
-  throw std::runtime_error("grammars in Lark's form are left out");
+  throw std::runtime_error("grammars in Lark's format are not supported");
 }
 
 }  // namespace xgrammar

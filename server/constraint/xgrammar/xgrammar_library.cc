@@ -101,7 +101,7 @@ class XgrammarMatcher final : public Matcher {
     place.append(reinterpret_cast<const char*>(&followed_->number), sizeof(followed_->number));
     if (followed_->masks->find(place, client_, mask)) return;
     work_out(mask);
-    followed_->masks->keep(std::move(place), client_, mask);
+    followed_->masks->put(std::move(place), client_, mask);
   }
 
   bool may_end() const override { return utf8_ == 0 && matcher_.IsCompleted(); }

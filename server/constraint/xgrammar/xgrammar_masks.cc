@@ -11,8 +11,8 @@ using xgrammar::AdaptiveTokenMask;
 using xgrammar::DynamicBitset;
 using Kind = AdaptiveTokenMask::StoreType;
 
-constexpr size_t kMostPacked = 63;  // tokens of a list
-constexpr int kBits = 8;            // of the kind, and of each count
+constexpr size_t kMostPacked = 63;  // most tokens of a list in packed_
+constexpr int kBits = 8;            // bits of the kind, and of each count
 constexpr uint32_t kWordBits = 32;
 
 template <typename Mask>
@@ -26,7 +26,7 @@ std::vector<uint32_t> words_of(const DynamicBitset& bits) {
   return words;
 }
 
-// Of indices in ascending order.
+// A bit set of tokens in ascending order.
 std::vector<uint32_t> bits_of(const std::vector<int32_t>& tokens) {
   std::vector<uint32_t> words(static_cast<size_t>(tokens.back()) / kWordBits + 1);
   for (const int32_t token : tokens) {
@@ -73,9 +73,9 @@ void MaskTable::put(int32_t state, const AdaptiveTokenMask& mask) {
 }
 
 void MaskTable::put(int32_t state, const MaskTable& other, int32_t other_state) {
-  const int32_t place = other.place_of(other_state);
-  if (place > 0) pack(state, *other.find(other_state));
-  if (place < 0) add(state, *other.whole_.at(static_cast<size_t>(-place - 1)));
+  const int32_t position = other.position_of(other_state);
+  if (position > 0) pack(state, *other.find(other_state));
+  if (position < 0) add(state, *other.whole_.at(static_cast<size_t>(-position - 1)));
 }
 
 void MaskTable::pack(int32_t state, const AdaptiveTokenMask& mask) {
@@ -86,42 +86,42 @@ void MaskTable::pack(int32_t state, const AdaptiveTokenMask& mask) {
                                  static_cast<int32_t>(uncertain.size()) << 2 * kBits};
   packed.insert(packed.end(), decided.begin(), decided.end());
   packed.insert(packed.end(), uncertain.begin(), uncertain.end());
-  set_place(state, static_cast<int32_t>(packed_.add(packed)) + 1);
+  set_position(state, static_cast<int32_t>(packed_.add(packed)) + 1);
 }
 
 void MaskTable::add(int32_t state, Whole whole) {
   share(&whole.decided.words);
   share(&whole.uncertain.words);
-  set_place(state, -static_cast<int32_t>(whole_.add({std::move(whole)})) - 1);
+  set_position(state, -static_cast<int32_t>(whole_.add({std::move(whole)})) - 1);
 }
 
 void MaskTable::share(Words* words) {
-  constexpr size_t kOfAllocator = 112;  // the vector, and its entry in the set
+  constexpr size_t kOverhead = 112;  // memory of the vector and its set entry, about
   const auto [found, is_new] = words_.insert(*words);
-  if (is_new) words_bytes_ += (*words)->size() * sizeof(uint32_t) + kOfAllocator;
+  if (is_new) words_bytes_ += (*words)->size() * sizeof(uint32_t) + kOverhead;
   *words = *found;
 }
 
-int32_t MaskTable::place_of(int32_t state) const {
+int32_t MaskTable::position_of(int32_t state) const {
   const auto index = static_cast<size_t>(state);
-  return index < places_.size() ? places_[index] : 0;
+  return index < positions_.size() ? positions_[index] : 0;
 }
 
-void MaskTable::set_place(int32_t state, int32_t place) {
+void MaskTable::set_position(int32_t state, int32_t position) {
   const auto index = static_cast<size_t>(state);
-  if (index >= places_.size()) places_.resize(index + 1);
-  places_[index] = place;
+  if (index >= positions_.size()) positions_.resize(index + 1);
+  positions_[index] = position;
 }
 
 MaskTable::Mask MaskTable::find(int32_t state) const {
-  const int32_t place = place_of(state);
-  if (place == 0) return nullptr;
+  const int32_t position = position_of(state);
+  if (position == 0) return nullptr;
   auto mask = std::make_shared<AdaptiveTokenMask>();
-  if (place < 0) {
-    const Whole& whole = *whole_.at(static_cast<size_t>(-place - 1));
+  if (position < 0) {
+    const Whole& whole = *whole_.at(static_cast<size_t>(-position - 1));
     mask->store_type = static_cast<Kind>(whole.kind);
     const std::vector<uint32_t>& decided = *whole.decided.words;
-    if (mask->store_type == Kind::kAcceptedBitset) {  // which refers to what the table has
+    if (mask->store_type == Kind::kAcceptedBitset) {  // it refers to memory of the table
       mask->accepted_bitset =
           DynamicBitset(whole.vocabulary, const_cast<uint32_t*>(decided.data()));
     } else {
@@ -130,7 +130,7 @@ MaskTable::Mask MaskTable::find(int32_t state) const {
     append_tokens(*whole.uncertain.words, whole.uncertain.are_bits, &mask->uncertain_indices);
     return mask;
   }
-  const int32_t* from = packed_.at(static_cast<size_t>(place - 1));
+  const int32_t* from = packed_.at(static_cast<size_t>(position - 1));
   const int32_t head = *from++;
   constexpr int32_t kLow = (1 << kBits) - 1;
   mask->store_type = static_cast<Kind>(head & kLow);
@@ -141,13 +141,12 @@ MaskTable::Mask MaskTable::find(int32_t state) const {
 }
 
 size_t MaskTable::bytes() const {
-  constexpr size_t kOfAllocator = 32;
-  return sizeof(*this) + kOfAllocator + places_.capacity() * sizeof(int32_t) + packed_.bytes() +
+  constexpr size_t kOverhead = 32;
+  return sizeof(*this) + kOverhead + positions_.capacity() * sizeof(int32_t) + packed_.bytes() +
          whole_.bytes() + words_bytes_;
 }
 
-// What a grammar says of itself is two thirds of what it takes of the allocator (up to four
-// fifths).
+// MemorySize() of a grammar is about two thirds of its memory (up to four fifths).
 size_t bytes_of(const xgrammar::CompiledGrammar& compiled) {
   return MemorySize(compiled.GetGrammar()) * 3 / 2 +
          compiled.ImplPtr()->adaptive_token_mask_cache.bytes();

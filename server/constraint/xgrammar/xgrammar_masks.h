@@ -12,11 +12,11 @@ class CompiledGrammar;
 
 namespace recurve {
 
-// What is only added to, in chunks, so that it never is there twice as it grows.
+// An array to which values are only added. It is stored in chunks, so that it is not copied as it grows.
 template <typename Value>
 class Chunks {
  public:
-  // Values that lie next to each other, at most kMost. Returns the index of the first.
+  // Adds at most kMost values, which are adjacent. Returns the index of the first.
   size_t add(const std::vector<Value>& values) {
     if (chunks_.empty() || chunks_.back().size() + values.size() > kMost) {
       chunks_.emplace_back();
@@ -29,9 +29,9 @@ class Chunks {
   }
   const Value* at(size_t index) const { return chunks_[index / kMost].data() + index % kMost; }
   size_t bytes() const {
-    constexpr size_t kOfAllocator = 8;
+    constexpr size_t kOverhead = 8;
     size_t bytes = chunks_.capacity() * sizeof(chunks_[0]);
-    for (const auto& chunk : chunks_) bytes += chunk.capacity() * sizeof(Value) + kOfAllocator;
+    for (const auto& chunk : chunks_) bytes += chunk.capacity() * sizeof(Value) + kOverhead;
     return bytes;
   }
 
@@ -41,21 +41,21 @@ class Chunks {
   std::vector<std::vector<Value>> chunks_;
 };
 
-// The masks of a grammar's states, which deploy/xgrammar.sh puts in the place of the library's hash
-// map. That map takes 230 bytes for each byte of a literal, whose mask has one or two tokens; this
-// one takes 16. Larger masks are bits where lists would take more, and equal parts are stored once.
+// The masks of a grammar's states. deploy/xgrammar.sh replaces the library's hash map by it, which takes
+// 230 bytes for each byte of a literal, whose mask has one or two tokens; this takes 16. Larger masks
+// are stored as bits if lists would take more, and equal parts once.
 class MaskTable {
  public:
   using Mask = std::shared_ptr<const xgrammar::AdaptiveTokenMask>;
 
-  // Once for each state.
+  // At most once for each state.
   void put(int32_t state, const xgrammar::AdaptiveTokenMask& mask);
-  // The mask of another table's state, if it has one. They share what is large.
+  // Copies the mask of a state of another table, if there is one. Tables share large parts.
   void put(int32_t state, const MaskTable& other, int32_t other_state);
-  Mask find(int32_t state) const;  // valid as long as the table is; null: it has none
+  Mask find(int32_t state) const;  // valid as long as the table; null: none
   size_t bytes() const;            // of memory
 
-  // Under the names that the library uses.
+  // Names that the library uses.
   static Mask end() { return nullptr; }
   static Mask cbegin() { return nullptr; }
   friend size_t MemorySize(const MaskTable& table) { return table.bytes(); }
@@ -75,22 +75,21 @@ class MaskTable {
     Tokens decided, uncertain;
   };
 
-  int32_t place_of(int32_t state) const;
-  void set_place(int32_t state, int32_t place);
+  int32_t position_of(int32_t state) const;
+  void set_position(int32_t state, int32_t position);
   void pack(int32_t state, const xgrammar::AdaptiveTokenMask& mask);
   void add(int32_t state, Whole whole);
   void share(Words* words);
 
-  // By state. 0: none. Above: one more than its index in packed_. Below: the negative of one more
-  // than its index in whole_.
-  std::vector<int32_t> places_;
-  Chunks<int32_t> packed_;  // the kind, both counts, and the tokens
+  // [state]. 0: none; n > 0: index n - 1 of packed_; n < 0: index -n - 1 of whole_.
+  std::vector<int32_t> positions_;
+  Chunks<int32_t> packed_;  // per mask: the kind and both counts, then the tokens
   Chunks<Whole> whole_;
   std::set<Words, Less> words_;  // of whole_
   size_t words_bytes_ = 0;
 };
 
-// Of memory, about.
+// Approximate memory.
 size_t bytes_of(const xgrammar::CompiledGrammar& compiled);
 
 }  // namespace recurve

@@ -8,7 +8,7 @@
 #include "earley_parser.h"
 
 namespace xgrammar {
-// deploy/xgrammar.sh adds it to the source that knows what a matcher is.
+// Defined by deploy/xgrammar.sh in the source that defines the matcher.
 const EarleyParser& ParserOf(const GrammarMatcher& matcher);
 }  // namespace xgrammar
 
@@ -18,7 +18,7 @@ namespace {
 using xgrammar::EarleyParser;
 using xgrammar::ParserState;
 
-// What is protected of a parser.
+// Access to protected members of a parser.
 class Parser : public EarleyParser {
  public:
   static auto states(const EarleyParser& parser) {
@@ -33,9 +33,9 @@ class Parser : public EarleyParser {
   }
 };
 
-// Writes the states that read the next byte, then those that wait for their rules to end, then who
-// waits for these, and so on. Where in the text a rule began is nothing but who waits for its end,
-// so rules are numbered in the order in which they are met.
+// Writes the states that read the next byte, then those that wait for the end of their rules, then
+// those that wait for these, and so on. The position at which a rule began only determines which
+// states wait for its end, so rules are numbered in the order in which they are found.
 class Place {
  public:
   explicit Place(const EarleyParser& parser) : parser_(parser) {
@@ -45,20 +45,20 @@ class Place {
       put(-2);
       for (const auto& [awaited, state] : Parser::waiting_at(parser_, position)) {
         if (awaited == rule) add(state);
-        if (++looked_at_ > kMostLookedAt || is_long()) return;
+        if (++waiting_ > kMostWaiting || is_long()) return;
       }
     }
   }
 
-  // Empty: there is too much to tell.
+  // Empty if there are too many states.
   std::string bytes() const {
-    if (looked_at_ > kMostLookedAt || is_long()) return "";
+    if (waiting_ > kMostWaiting || is_long()) return "";
     return std::string(reinterpret_cast<const char*>(words_.data()),
                        words_.size() * sizeof(int32_t));
   }
 
  private:
-  static constexpr int kMostLookedAt = 4096;  // that wait
+  static constexpr int kMostWaiting = 4096;  // states
 
   bool is_long() const { return words_.size() * sizeof(int32_t) > kMostPlaceBytes; }
   void put(int32_t word) { words_.push_back(word); }
@@ -72,7 +72,7 @@ class Place {
     put(state.active_temperature_rule_id);
     put(number(state));
   }
-  // Of the rule that the state is in, with where it began; -1: the text ends with it.
+  // The number of the state's rule and its beginning; -1: the text ends with it.
   int32_t number(const ParserState& state) {
     if (state.rule_start_pos == ParserState::kNoPrevInputPos) return -1;
     const std::pair<int32_t, int32_t> one(state.rule_start_pos, state.rule_id);
@@ -84,7 +84,7 @@ class Place {
   const EarleyParser& parser_;
   std::vector<std::pair<int32_t, int32_t>> begun_;  // (where in the text, rule)
   std::vector<int32_t> words_;
-  int looked_at_ = 0;
+  int waiting_ = 0;
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 #pragma once
-// Like xgrammar_library.cc, of the library: compiled with its sources, in C++17.
+// Compiled with the sources of the library, in C++17.
 #include <xgrammar/matcher.h>
 
 #include <cstddef>
@@ -7,11 +7,11 @@
 
 namespace recurve {
 
-// Longer ones are not told: deep and ambiguous texts.
+// Longer ones, of deep and ambiguous texts, are not returned.
 inline constexpr size_t kMostPlaceBytes = 4096;
 
-// Where a text stands in its grammar, as bytes: matchers of one compiled grammar for which they are
-// the same go on with the same tokens, whatever their texts were. Empty: it is not told.
+// The position of a matcher in its grammar, as bytes: matchers of one compiled grammar with equal
+// positions allow the same tokens, even after different texts. Empty if it is too long.
 std::string place_of(const xgrammar::GrammarMatcher& matcher);
 
 }  // namespace recurve

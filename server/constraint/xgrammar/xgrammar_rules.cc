@@ -17,9 +17,9 @@ namespace {
 using Grammar = xgrammar::Grammar::Impl;
 using ExprType = Grammar::GrammarExprType;
 
-// All that the masks of a rule's states depend on: the rule and those that it names, and so on,
-// each with its automaton; what must come behind it; and whether it is the whole text. Rules and
-// states are numbered in the order in which they are met.
+// Everything on which the masks of a rule's states depend: the rule and all rules that it uses,
+// with their automata, its lookahead, and whether it is the root. Rules and states are numbered in
+// the order in which they are found.
 class RuleText {
  public:
   RuleText(const Grammar& grammar, int32_t rule) : grammar_(grammar) {
@@ -27,17 +27,17 @@ class RuleText {
     number_of(rule);
     put(rule == grammar.GetRootRuleId());
     put(first.is_exact_lookahead);
-    put_behind(first.lookahead_assertion_id);
-    for (size_t next = 0; next < rules_.size() && is_kept_; ++next) put_rule(rules_[next]);
+    put_lookahead(first.lookahead_assertion_id);
+    for (size_t next = 0; next < rules_.size() && is_cacheable_; ++next) put_rule(rules_[next]);
   }
 
-  // Empty: it says what is not looked at here, or too much.
+  // Empty if it is too long, or uses features that are not handled here.
   std::string bytes() const {
-    if (!is_kept_) return "";
+    if (!is_cacheable_) return "";
     return std::string(reinterpret_cast<const char*>(words_.data()),
                        words_.size() * sizeof(int32_t));
   }
-  // Of the rule itself.
+  // The states of the rule itself.
   std::vector<int32_t> states() && { return std::move(states_); }
 
  private:
@@ -45,7 +45,7 @@ class RuleText {
 
   void put(int32_t word) {
     words_.push_back(word);
-    is_kept_ = is_kept_ && words_.size() <= kMostWords;
+    is_cacheable_ = is_cacheable_ && words_.size() <= kMostWords;
   }
   int32_t number_of(int32_t rule) {
     const auto [found, is_new] = numbers_.try_emplace(rule, static_cast<int32_t>(rules_.size()));
@@ -60,7 +60,7 @@ class RuleText {
         !rule.capture_name.empty() || grammar_.GetSuffixStopInfo(id) != nullptr ||
         body == ExprType::kTagDispatch || body == ExprType::kTokenTagDispatch ||
         !grammar_.per_rule_fsms[id].has_value()) {
-      is_kept_ = false;
+      is_cacheable_ = false;
       return;
     }
     const auto& empty = grammar_.allow_empty_rule_ids;
@@ -78,21 +78,21 @@ class RuleText {
       return found->second;
     };
     number_of_state(automaton.GetStart());
-    for (size_t next = 0; next < states.size() && is_kept_; ++next) {
+    for (size_t next = 0; next < states.size() && is_cacheable_; ++next) {
       const int32_t state = states[next];
       const auto edges = automaton.GetFsm().GetEdges(state);
       put(automaton.IsEndState(state));
       put(static_cast<int32_t>(edges.size()));
       for (const auto& edge : edges) {
         put(edge.min);
-        put_what(edge);
+        put_label(edge);
         put(number_of_state(edge.target));
       }
     }
     return states;
   }
 
-  void put_what(const xgrammar::FSMEdge& edge) {
+  void put_label(const xgrammar::FSMEdge& edge) {
     if (edge.IsRuleRef()) {
       put(number_of(edge.GetRefRuleId()));
     } else if (edge.IsRepeatRef()) {
@@ -101,14 +101,14 @@ class RuleText {
       put(repeat.Lower());
       put(repeat.Upper());
     } else if (edge.IsToken() || edge.IsExcludeToken()) {
-      is_kept_ = false;
+      is_cacheable_ = false;
     } else {
       put(edge.max);
     }
   }
 
-  // What must come behind the rule, as the parser reads it; -1: anything may.
-  void put_behind(int32_t id) {
+  // The lookahead of the rule; -1: none.
+  void put_lookahead(int32_t id) {
     if (id == -1) return put(-1);
     const Grammar::GrammarExpr expr = grammar_.GetGrammarExpr(id);
     put(static_cast<int32_t>(expr.type));
@@ -128,38 +128,38 @@ class RuleText {
         return put(expr[2]);
       case ExprType::kSequence:
       case ExprType::kChoices:
-        for (const int32_t part : expr) put_behind(part);
+        for (const int32_t part : expr) put_lookahead(part);
         return;
       default:
-        is_kept_ = false;
+        is_cacheable_ = false;
     }
   }
 
   const Grammar& grammar_;
   std::unordered_map<int32_t, int32_t> numbers_;
   std::vector<int32_t> rules_, words_, states_;
-  bool is_kept_ = true;
+  bool is_cacheable_ = true;
 };
 
-// What the calling thread uses.
+// The cache and the client of the calling thread.
 thread_local RuleMasks* used = nullptr;
 thread_local uint64_t used_for = 0;
 
 }  // namespace
 
-struct RuleMasks::Kept {
-  explicit Kept(size_t most_bytes) : masks(most_bytes) {}
+struct RuleMasks::Cache {
+  explicit Cache(size_t most_bytes) : masks(most_bytes) {}
   mutable std::mutex mutex;
-  // By the text of the rule, and by the number of the state that they are of.
+  // By the text of the rule; each table by the number of the state.
   FairCache<std::string, std::shared_ptr<const MaskTable>> masks;
 };
 
-RuleMasks::RuleMasks(size_t most_bytes) : kept_(std::make_unique<Kept>(most_bytes)) {}
+RuleMasks::RuleMasks(size_t most_bytes) : cache_(std::make_unique<Cache>(most_bytes)) {}
 RuleMasks::~RuleMasks() = default;
 
 size_t RuleMasks::bytes() const {
-  const std::lock_guard<std::mutex> lock(kept_->mutex);
-  return kept_->masks.bytes();
+  const std::lock_guard<std::mutex> lock(cache_->mutex);
+  return cache_->masks.bytes();
 }
 
 RuleMasks::Use::Use(RuleMasks* masks, uint64_t client) {
@@ -170,7 +170,7 @@ RuleMasks::Use::~Use() { used = nullptr; }
 
 RuleWork::RuleWork(xgrammar::CompiledGrammar::Impl* compiled, int32_t rule)
     : compiled_(compiled), rule_(rule), exceptions_(std::uncaught_exceptions()) {
-  if (used == nullptr || used->kept_->masks.most_bytes() == 0) return;
+  if (used == nullptr || used->cache_->masks.most_bytes() == 0) return;
   const Grammar& grammar = *compiled->grammar.ImplPtr();
   RuleText text(grammar, rule);
   text_ = text.bytes();
@@ -178,9 +178,9 @@ RuleWork::RuleWork(xgrammar::CompiledGrammar::Impl* compiled, int32_t rule)
   if (text_.empty()) return;
   std::shared_ptr<const MaskTable> masks;
   {
-    RuleMasks::Kept& kept = *used->kept_;
-    const std::lock_guard<std::mutex> lock(kept.mutex);
-    const auto* const found = kept.masks.find(text_, used_for);
+    RuleMasks::Cache& cache = *used->cache_;
+    const std::lock_guard<std::mutex> lock(cache.mutex);
+    const auto* const found = cache.masks.find(text_, used_for);
     if (found == nullptr) return;
     masks = *found;
   }
@@ -193,21 +193,21 @@ RuleWork::RuleWork(xgrammar::CompiledGrammar::Impl* compiled, int32_t rule)
 RuleWork::~RuleWork() {
   if (is_done_ || text_.empty() || std::uncaught_exceptions() > exceptions_) return;
   try {
-    keep();
-  } catch (const std::bad_alloc&) {  // then it is not kept
+    store();
+  } catch (const std::bad_alloc&) {  // then it is not cached
   }
 }
 
-void RuleWork::keep() const {
-  constexpr size_t kBeside = 512;  // what one takes of the allocator otherwise, about
+void RuleWork::store() const {
+  constexpr size_t kOverhead = 512;  // other memory of an entry, about
   auto masks = std::make_shared<MaskTable>();
   for (size_t number = 0; number < states_.size(); ++number) {
     masks->put(static_cast<int32_t>(number), compiled_->adaptive_token_mask_cache, states_[number]);
   }
-  const size_t bytes = text_.size() + masks->bytes() + kBeside;
-  RuleMasks::Kept& kept = *used->kept_;
-  const std::lock_guard<std::mutex> lock(kept.mutex);
-  kept.masks.keep(text_, std::move(masks), bytes, used_for);
+  const size_t bytes = text_.size() + masks->bytes() + kOverhead;
+  RuleMasks::Cache& cache = *used->cache_;
+  const std::lock_guard<std::mutex> lock(cache.mutex);
+  cache.masks.put(text_, std::move(masks), bytes, used_for);
 }
 
 }  // namespace recurve

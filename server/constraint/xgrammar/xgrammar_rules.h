@@ -9,20 +9,20 @@
 
 namespace recurve {
 
-// What the library works out of a grammar's rules for a vocabulary, which is most of what compiling
-// takes, kept for whatever grammar has the same rule: as much as fits, in fair shares of the
-// clients whose grammars they were. The library has such a thing too, and knows rules by 32 bits of
-// a hash that anyone can meet; these are known by all that they say. Any thread.
+// A cache of the masks that the library computes for the rules of grammars, which is most of the
+// work of compiling, for all grammars with the same rule, in fair shares of their clients. The
+// library has such a cache, but identifies rules by 32 bits of a hash that can be forged; here
+// rules are compared in full. Any thread.
 class RuleMasks {
  public:
-  // Of memory in all; 0: keeps nothing.
+  // Most bytes of memory; 0: stores nothing.
   explicit RuleMasks(size_t most_bytes);
   ~RuleMasks();
 
   size_t bytes() const;
 
-  // What the calling thread compiles while one lives has its rules from there, and leaves them
-  // there for this client.
+  // While it exists, compilations on the calling thread use the cache, and add rules for this
+  // client.
   class Use {
    public:
     Use(RuleMasks* masks, uint64_t client);
@@ -33,29 +33,30 @@ class RuleMasks {
 
  private:
   friend class RuleWork;
-  struct Kept;
-  const std::unique_ptr<Kept> kept_;
+  struct Cache;
+  const std::unique_ptr<Cache> cache_;
 };
 
-// The work on one rule: deploy/xgrammar.sh has the library's compiler begin each with it.
+// The compilation of one rule: deploy/xgrammar.sh patches the library's compiler to create one for
+// each.
 class RuleWork {
  public:
   RuleWork(xgrammar::CompiledGrammar::Impl* compiled, int32_t rule);
-  // What has been worked out by now is all of it, unless something is thrown.
+  // Stores the masks of the rule, unless an exception is thrown.
   ~RuleWork();
   RuleWork(const RuleWork&) = delete;
   RuleWork& operator=(const RuleWork&) = delete;
 
-  // It was known, and is in its place.
+  // Whether the masks were cached, and have been set.
   bool is_done() const { return is_done_; }
 
  private:
-  void keep() const;
+  void store() const;
 
   xgrammar::CompiledGrammar::Impl* const compiled_;
   const int32_t rule_;
-  std::string text_;             // of the rule; empty: it is not to be kept
-  std::vector<int32_t> states_;  // of the rule, as the text numbers them
+  std::string text_;             // of the rule; empty: it is not cached
+  std::vector<int32_t> states_;  // of the rule, in the order of the text
   int exceptions_;
   bool is_done_ = false;
 };

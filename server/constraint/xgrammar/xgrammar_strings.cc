@@ -11,12 +11,12 @@ namespace {
 
 using xgrammar::GrammarBuilder;
 
-// As many characters have a rule each; more are counted by the library, which works out masks of
-// what it counts where that many more follow.
+// Up to this length, each character has a rule. Longer strings are counted by the library, for
+// which this many characters are the lookahead when it computes masks.
 constexpr int64_t kOneByOne = 128;
 
-// The ways to write one character. All of them stand in the rules that have one: what is behind a
-// reference to another rule would be worked out token by token as the answer comes.
+// The ways to write one character. They are repeated in every rule, because the library computes
+// what follows a reference to another rule only during the answer, token by token.
 std::vector<std::vector<int32_t>> ways_to_write_one(GrammarBuilder* builder) {
   const auto any_of = [&](const std::vector<GrammarBuilder::CharacterClassElement>& ranges) {
     return builder->AddCharacterClass(ranges);
@@ -40,7 +40,7 @@ std::vector<std::vector<int32_t>> ways_to_write_one(GrammarBuilder* builder) {
           {unicode, d, no_surrogate, digit, digit}};
 }
 
-// One character, and then that rule; or the closing quote, where the string may end.
+// One character and then the rule `rest`, or the closing quote if the string may end.
 int32_t add_rule(GrammarBuilder* builder, std::optional<int32_t> rest, bool may_end) {
   std::vector<int32_t> choices;
   if (may_end) choices.push_back(builder->AddByteString("\""));
@@ -72,7 +72,7 @@ int32_t CountedStrings::one_by_one(GrammarBuilder* builder, int64_t least, int64
     const auto [rule, is_new] = rules_.try_emplace({rest.value_or(-1), may_end}, 0);
     if (is_new) {
       rule->second = add_rule(builder, rest, may_end);
-      builder->UpdateLookaheadAssertion(rule->second, context.behind);
+      builder->UpdateLookaheadAssertion(rule->second, context.after);
     }
     rest = rule->second;
   };

@@ -9,19 +9,20 @@ class GrammarBuilder;
 
 namespace recurve {
 
-// Strings of counted length, as rules of one of the library's grammars: deploy/xgrammar.sh has its
-// reader of schemas take them from here. An escape is one character, as it is for who reads the
-// string; characters that JSON writes as two escapes are not among them.
+// Strings of limited length, as rules of a grammar of the library: deploy/xgrammar.sh patches its
+// schema converter to call this. An escape counts as one character. Characters that JSON writes as
+// two escapes are not allowed.
 class CountedStrings {
  public:
-  // Parts of the grammar: the rule of any string behind its opening quote, and an expression of
-  // what may follow a string.
+  // Parts of the grammar: the rule of any string after its opening quote, and an expression of what
+  // may follow a string.
   struct Context {
     int32_t any_string;
-    int32_t behind;
+    int32_t after;
   };
 
-  // The rule of strings of that many characters behind their opening quotes; `most` -1: any number.
+  // The rule of strings of `least` to `most` characters after their opening quotes; `most` -1: no
+  // maximum.
   int32_t rule_of(xgrammar::GrammarBuilder* builder, int64_t least, int64_t most, Context context);
 
  private:
@@ -29,7 +30,7 @@ class CountedStrings {
                      Context context);
   int32_t counted(xgrammar::GrammarBuilder* builder, int64_t least, int64_t most, Context context);
 
-  // Rules that have been made: of a character and then that rule, or else of the end too.
+  // Rules by (next rule, may end): one character and the next rule, or also the end.
   std::map<std::pair<int32_t, bool>, int32_t> rules_;
 };
 

@@ -18,7 +18,7 @@ std::string name(uint64_t client, int number) {
 }
 void keep(Cache* cache, uint64_t client, int first, int last) {
   for (int number = first; number <= last; ++number) {
-    cache->keep(name(client, number), number, kOne, client);
+    cache->put(name(client, number), number, kOne, client);
   }
 }
 // Those that are there; they have been used then.
@@ -38,7 +38,7 @@ TEST(FairCache, OfOneClientWhatWasUsedLongestAgoGoes) {
   keep(&cache, kHonest, 3, 3);
   EXPECT_THAT(kept(&cache, kHonest, 3), ::testing::ElementsAre(0, 2, 3));
   EXPECT_EQ(cache.bytes(), 3 * kOne);
-  cache.keep(name(kHonest, 0), 7, kOne, kHonest);
+  cache.put(name(kHonest, 0), 7, kOne, kHonest);
   EXPECT_EQ(*cache.find(name(kHonest, 0), kHonest), 0) << "it was there before";
 }
 
@@ -58,7 +58,7 @@ TEST(FairCache, AClientThatAsksForEverNewThingsPushesOutItsOwn) {
 TEST(FairCache, WhatDoesNotFitAtAllPushesOutNobodyElses) {
   Cache cache(10 * kOne);
   keep(&cache, kHonest, 0, 3);
-  cache.keep("large", 1, 11 * kOne, kHostile);
+  cache.put("large", 1, 11 * kOne, kHostile);
   EXPECT_EQ(cache.find("large", kHostile), nullptr);
   EXPECT_THAT(kept(&cache, kHonest, 3), ::testing::SizeIs(4));
 }

@@ -24,7 +24,7 @@ TEST(MaskCache, KeepsWhatWasUsedLastAsFarAsItFits) {
     return cache.find(std::to_string(place), 1, found) && found == mask;
   };
   for (int place = 0; place < 100; ++place) {
-    cache.keep(std::to_string(place), 1, mask);
+    cache.put(std::to_string(place), 1, mask);
     EXPECT_LE(cache.bytes(), 4096u);
     EXPECT_TRUE(is_there(place));
     EXPECT_TRUE(is_there(0)) << "it is used again and again";
@@ -33,13 +33,13 @@ TEST(MaskCache, KeepsWhatWasUsedLastAsFarAsItFits) {
   EXPECT_FALSE(is_there(50));
   EXPECT_FALSE(is_there(98, 65)) << "it is of another vocabulary";
   const size_t before = cache.bytes();
-  cache.keep("98", 1, mask);  // two answers were there at a time
+  cache.put("98", 1, mask);  // two answers were there at a time
   EXPECT_EQ(cache.bytes(), before);
 }
 
 TEST(MaskCache, OfNoBytesKeepsNothing) {
   MaskCache cache(0);
-  cache.keep("a", 1, Mask(64));
+  cache.put("a", 1, Mask(64));
   Mask found(64);
   EXPECT_FALSE(cache.find("a", 1, found));
   EXPECT_EQ(cache.bytes(), 0u);
@@ -49,8 +49,8 @@ TEST(MaskCache, AClientsMasksStayWhateverOthersAskFor) {
   MaskCache cache(65536);
   const Mask mask(64, 7);
   Mask found(64);
-  cache.keep("honest", 1, mask);
-  for (int place = 0; place < 1000; ++place) cache.keep(std::to_string(place), 2, mask);
+  cache.put("honest", 1, mask);
+  for (int place = 0; place < 1000; ++place) cache.put(std::to_string(place), 2, mask);
   EXPECT_TRUE(cache.find("honest", 1, found));
   EXPECT_TRUE(cache.find("999", 2, found));
   EXPECT_FALSE(cache.find("0", 2, found));
