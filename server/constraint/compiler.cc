@@ -225,10 +225,10 @@ ConstraintCompiler::Outcome ConstraintCompiler::compiled(Job& job) {
   try {
     pause(job, 0);
     if (library_ == nullptr) library_ = make_constraint_library(tokens_());
-    return {.constraint =
-                library_->compile(job.text, {.most_seconds = limits_.most_seconds,
-                                             .look = [&](double seconds) { pause(job, seconds); },
-                                             .client = job.client})};
+    return {.constraint = library_->compile(
+                job.text, {.most_seconds = limits_.most_seconds,
+                           .on_progress = [&](double seconds) { pause(job, seconds); },
+                           .client = job.client})};
   } catch (const CompileUnwanted&) {
     return {.full = true};  // there is no waiter
   } catch (const ConstraintRefused& refused) {

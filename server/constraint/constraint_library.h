@@ -10,55 +10,53 @@
 
 namespace recurve {
 
-// The bytes that each id adds to a text, in the order of ids; none for control tokens.
+// [id]: the bytes that an id adds to a text; empty for control tokens.
 using TokenTexts = std::vector<std::string>;
 
-// That the calling thread has computed, or the one of this clock (pthread_getcpuclockid).
+// Processor time of the calling thread, or of the thread of this clock (pthread_getcpuclockid).
 inline double thread_seconds(clockid_t clock = CLOCK_THREAD_CPUTIME_ID) {
   timespec time{};
   clock_gettime(clock, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// Of memory, in addition to the bytes of its text: a constraint whose compilation takes more is
-// refused.
+// Most memory of a compilation, in addition to the size of the text.
 inline constexpr size_t kMostCompileBytes = size_t{14} << 20;
 
-// When a compilation is given up, or rests.
+// Limits of one compilation.
 struct CompileBounds {
-  double most_seconds = 20;  // that the thread has computed
-  // Called now and then, with the seconds that the thread has computed so far: may take its time,
-  // and throws CompileUnwanted where nobody wants it any more. Empty: all do.
-  std::function<void(double seconds)> look = {};
-  uint64_t client = 0;  // to whose share belongs what is kept of it
+  double most_seconds = 20;  // of processor time
+  // Called regularly with the processor time so far. It may block, and throws CompileUnwanted to
+  // cancel the compilation. May be empty.
+  std::function<void(double seconds)> on_progress = {};
+  uint64_t client = 0;  // whose share of the caches is used
 };
-// It has been given up, as it was not wanted any more.
+// Thrown by a compilation that is cancelled.
 class CompileUnwanted {};
 
-// Of memory, for what has been worked out and may be wanted again.
+// Bytes of memory of the library's caches.
 struct KeptBytes {
-  size_t masks = size_t{16} << 20;  // of places where answers were; of 131,072 ids a thousand
-  size_t rules = size_t{32} << 20;  // of constraints: what of a rule does not depend on its place
+  size_t masks = size_t{16} << 20;  // masks of answers; a thousand for 131,072 ids
+  size_t rules = size_t{32} << 20;  // masks of rules, for later compilations
 };
 
-// What compiles constraints.
+// Compiles constraints for one vocabulary.
 class ConstraintLibrary {
  public:
   virtual ~ConstraintLibrary() = default;
-  // May take as long as the bounds let it. Throws ConstraintRefused and CompileUnwanted. Any
-  // thread.
+  // Can take as long as the bounds allow. Throws ConstraintRefused and CompileUnwanted. Any thread.
   virtual std::shared_ptr<const Constraint> compile(const ConstraintText& text,
                                                     const CompileBounds& bounds) = 0;
-  // What is kept takes now. Any thread.
+  // Current memory of the caches. Any thread.
   virtual KeptBytes kept_bytes() const { return {.masks = 0, .rules = 0}; }
 };
 
-// Where this build has no library for it, one that refuses everything. May take long for a large
-// vocabulary. What it keeps takes so many bytes at most; masks are the same without.
+// In a build without xgrammar, a library that refuses every constraint. Can take long for a large
+// vocabulary. `most` limits the caches, which do not affect masks.
 std::unique_ptr<ConstraintLibrary> make_constraint_library(const TokenTexts& tokens,
                                                            KeptBytes most = {});
 
-// Whether it has one.
+// Whether this build has xgrammar.
 bool has_constraint_library();
 
 }  // namespace recurve

@@ -165,7 +165,7 @@ class RegexWalk : RegexReader {
   // In JSON, the library removes characters that a string cannot contain.
   Piece one_of(const CharacterSet& set) const {
     if (in_json_ && set.within(plain_in_json()).empty()) {
-      refuse("this class has no character that needs no escape in JSON");
+      refuse("this class has no printable character that JSON does not escape");
     }
     if (set.empty()) refuse("this class has no characters");
     return {set.to_class(), 1, {1, 1}};

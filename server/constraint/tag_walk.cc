@@ -25,7 +25,7 @@ const std::string& text_of(const Json& object, const char* name) {
   const auto found = object.find(name);
   if (found == object.end() || !found->is_string() ||
       found->get_ref<const std::string&>().empty()) {
-    refuse(fmt::format("{} must be a text that is not empty", name));
+    refuse(fmt::format("{} must be a non-empty string", name));
   }
   return found->get_ref<const std::string&>();
 }
@@ -41,7 +41,7 @@ void check_keys(const Json& object, std::initializer_list<std::string_view> know
   if (!object.is_object()) refuse("it must be an object");
   for (const auto& [key, value] : object.items()) {
     if (std::ranges::find(known, std::string_view(key)) == known.end()) {
-      refuse(fmt::format("{} is not known", cut(Json(key).dump())));
+      refuse(fmt::format("unknown field {}", cut(Json(key).dump())));
     }
   }
 }
@@ -54,7 +54,7 @@ const Json& list_of(const Json& object, const char* name) {
   return *found;
 }
 
-// The library's own form of a value that is of a schema.
+// A value of a schema, in the library's format.
 Json json_of(const Json& schema) {
   return {{"type", "json_schema"},
           {"json_schema", parse_watched(enforceable_schema(schema.dump()))},
@@ -69,23 +69,23 @@ Json constant(const std::string& text) { return {{"type", "const_string"}, {"val
 Json sequence(Json elements) { return {{"type", "sequence"}, {"elements", std::move(elements)}}; }
 Json token(int32_t id) { return {{"type", "token"}, {"token", id}}; }
 
-// ---- calls of tools ----
+// ---- tool calls ----
 
-// A mark that may be a control token, and the white space beside it.
+// A mark, which may be a control token, and the white space around it.
 struct Mark {
   std::string before, text, after;
   int32_t id;
 };
-Mark mark_of(const Json& said, const char* name, const char* id) {
-  const std::string all = said.value(name, "");
+Mark mark_of(const Json& answer, const char* name, const char* id) {
+  const std::string all = answer.value(name, "");
   const size_t begin = std::min(all.find_first_not_of(" \n"), all.size());
-  const size_t end = all.find_last_not_of(" \n") + 1;  // 0 where there is nothing else
+  const size_t end = all.find_last_not_of(" \n") + 1;  // 0 if there is only white space
   if (begin >= end) return {all, "", "", -1};
   return {all.substr(0, begin), all.substr(begin, end - begin), all.substr(end),
-          said.value(id, -1)};
+          answer.value(id, -1)};
 }
 
-// The arguments of a call. Without `strict`, where the schema cannot be enforced, any object.
+// The arguments of a call; any object if the schema cannot be enforced and `strict` is false.
 Json arguments_of(const Json& call) {
   try {
     return json_of(call.at("schema"));
@@ -98,10 +98,10 @@ Json arguments_of(const Json& call) {
   }
 }
 
-// Each between what stands in front of it and behind it.
-Json tags_of(const Json& said, const Mark& mark, const Mark& close) {
+// A tag for each call.
+Json tags_of(const Json& answer, const Mark& mark, const Mark& close) {
   Json tags = Json::array();
-  for (const Json& call : list_of(said, "calls")) {
+  for (const Json& call : list_of(answer, "calls")) {
     Json tag{{"type", "tag"}};
     Json within = Json::array();
     std::string begin = call.value("begin", "");
@@ -125,7 +125,7 @@ Json tags_of(const Json& said, const Mark& mark, const Mark& close) {
   return tags;
 }
 
-// What is large comes last: an object copies all that it has whenever it grows.
+// The large member is added last, because an object copies its members when it grows.
 Json one_after_another(Json tags, const char* separator, bool single) {
   Json format{{"type", "tags_with_separator"},
               {"separator", separator},
@@ -149,31 +149,33 @@ Json between_text(Json tags, const Mark& mark, bool single) {
   return format;
 }
 
-Json marked_calls(const Json& said) {
-  const Mark mark = mark_of(said, "mark", "mark_id"), close = mark_of(said, "close", "close_id");
-  Json tags = tags_of(said, mark, close);
-  const bool single = flag_of(said, "single");
-  if (flag_of(said, "required")) return one_after_another(std::move(tags), "\n", single);
+Json marked_calls(const Json& answer) {
+  const Mark mark = mark_of(answer, "mark", "mark_id"),
+             close = mark_of(answer, "close", "close_id");
+  Json tags = tags_of(answer, mark, close);
+  const bool single = flag_of(answer, "single");
+  if (flag_of(answer, "required")) return one_after_another(std::move(tags), "\n", single);
   return between_text(std::move(tags), mark, single);
 }
 
-Json listed_calls(const Json& said) {
-  const Mark mark = mark_of(said, "mark", "mark_id"), none{"", "", "", -1};
-  const Json calls = one_after_another(tags_of(said, none, none), ", ", flag_of(said, "single"));
+Json listed_calls(const Json& answer) {
+  const Mark mark = mark_of(answer, "mark", "mark_id"), none{"", "", "", -1};
+  const Json calls =
+      one_after_another(tags_of(answer, none, none), ", ", flag_of(answer, "single"));
   const std::string begin = mark.after + "[";
   const Json within = mark.id < 0 ? calls : sequence({constant(begin), calls});
   const Json tag{{"type", "tag"},
                  {"begin", mark.id < 0 ? Json(mark.text + begin) : token(mark.id)},
                  {"content", within},
                  {"end", "]"}};
-  return flag_of(said, "required") ? tag : between_text(Json::array({tag}), mark, true);
+  return flag_of(answer, "required") ? tag : between_text(Json::array({tag}), mark, true);
 }
 
 // An answer that begins with a brace is a call.
-Json answer_or_call(const Json& said) {
+Json answer_or_call(const Json& answer) {
   const Mark none{"", "", "", -1};
-  Json call = one_after_another(tags_of(said, none, none), "", /*single=*/true);
-  if (flag_of(said, "required")) return call;
+  Json call = one_after_another(tags_of(answer, none, none), "", /*single=*/true);
+  if (flag_of(answer, "required")) return call;
   const Json text{
       {"type", "grammar"},
       {"grammar", "root ::= \"\" | [^{ \\n\\r\\t] rest\nrest ::= [\\u0000-\\U0010FFFF]*"}};
@@ -186,13 +188,13 @@ std::string enforceable_tags(std::string_view tags) {
   if (tags.size() > kMostConstraintBytes) {
     refuse(fmt::format("it must have at most {} bytes, got {}", kMostConstraintBytes, tags.size()));
   }
-  if (nests_deeper_than(tags, kMostJsonNesting)) refuse("it nests too deep");
+  if (nests_deeper_than(tags, kMostJsonNesting)) refuse("it is nested too deep");
   const Json parsed = parse_watched(tags);
   check_keys(parsed, {"triggers", "structures", "required", "single"});
   Json triggers = Json::array(), structures = Json::array();
   for (const Json& trigger : list_of(parsed, "triggers")) {
     if (!trigger.is_string() || trigger.get_ref<const std::string&>().empty()) {
-      refuse("each of triggers must be a text that is not empty");
+      refuse("each of triggers must be a non-empty string");
     }
     triggers.push_back(trigger);
   }
@@ -203,8 +205,8 @@ std::string enforceable_tags(std::string_view tags) {
       return begin.starts_with(trigger.get_ref<const std::string&>());
     });
     if (triggered != 1) {
-      refuse(fmt::format("{} must begin with one of the triggers, and not with two",
-                         cut(Json(begin).dump())));
+      refuse(
+          fmt::format("{} must begin with exactly one of the triggers", cut(Json(begin).dump())));
     }
     if (!structure.contains("schema")) refuse("each of structures must have a schema");
     structures.push_back({{"type", "tag"},
@@ -221,19 +223,19 @@ std::string enforceable_tags(std::string_view tags) {
 }
 
 std::string enforceable_calls(std::string_view calls) {
-  if (nests_deeper_than(calls, kMostJsonNesting)) refuse("it nests too deep");
-  const Json said = parse_watched(calls);
-  if (!said.is_object()) refuse("it must be an object");
-  const std::string& shape = text_of(said, "shape");
-  if (shape == "marked") return whole(marked_calls(said));
-  return whole(shape == "list" ? listed_calls(said) : answer_or_call(said));
+  if (nests_deeper_than(calls, kMostJsonNesting)) refuse("it is nested too deep");
+  const Json answer = parse_watched(calls);
+  if (!answer.is_object()) refuse("it must be an object");
+  const std::string& shape = text_of(answer, "shape");
+  if (shape == "marked") return whole(marked_calls(answer));
+  return whole(shape == "list" ? listed_calls(answer) : answer_or_call(answer));
 }
 
 std::vector<int32_t> control_ids_of(std::string_view calls) {
   std::vector<int32_t> ids;
-  const Json said = parse_watched(calls);
+  const Json answer = parse_watched(calls);
   for (const char* name : {"mark_id", "close_id"}) {
-    if (const int32_t id = said.value(name, -1); id >= 0) ids.push_back(id);
+    if (const int32_t id = answer.value(name, -1); id >= 0) ids.push_back(id);
   }
   return ids;
 }

@@ -8,19 +8,19 @@ namespace recurve {
 
 inline constexpr size_t kMostTags = 128;
 
-// The structural tag that the library reads for {"triggers": ["<fn="], "structures": [{"begin":
-// "<fn=add>", "schema": {...}, "end": "</fn>"}, ...]}: free text in which each trigger begins one
-// of the structures that begin with it, with what its schema allows and its end. Optional:
-// "required": true, at least one; "single": true, at most one, and nothing behind it. Throws
-// ConstraintRefused.
+// The structural tag of the library for {"triggers": ["<fn="], "structures": [{"begin": "<fn=add>",
+// "schema": {...}, "end": "</fn>"}, ...]}: free text in which each trigger begins one of the
+// structures that start with it, followed by a value of its schema and its end. Optional:
+// "required": true, at least one structure; "single": true, at most one, which ends the text.
+// Throws ConstraintRefused.
 std::string enforceable_tags(std::string_view tags);
 
-// The same for ConstraintText::Form::kToolCalls, JSON of server/serving/tool_use.cc: `shape` is how
-// the calls stand in the answer (tool_forms.h), `mark` and `close` stand around them, which are
-// control tokens where they have ids; `required`: the answer is calls, `single`: of one. Each of
-// `calls` has a schema between what begins and ends it.
+// The same for ConstraintText::Form::kToolCalls, JSON of server/serving/tool_use.cc. `shape` is the
+// shape of the calls (tool_call_parser.h). `mark` and `close` enclose them, as control tokens if
+// they have ids. `required`: the answer is calls; `single`: one call. Each of `calls` has a schema
+// between its beginning and its end.
 std::string enforceable_calls(std::string_view calls);
-// The control tokens that such an answer may have.
+// The control tokens that such an answer can have.
 std::vector<int32_t> control_ids_of(std::string_view calls);
 
 }  // namespace recurve

@@ -13,13 +13,14 @@
 namespace recurve {
 namespace {
 
-// Others read two digits, where the library takes every digit that follows.
+// Other engines read two digits after \x, the library every digit.
 void check_hexadecimal(std::string_view escape) {
   if (!escape.starts_with("\\x")) return;
   const size_t end = escape.find_first_not_of("0123456789abcdefABCDEF", 2);
   if (std::min(end, escape.size()) <= 4) return;
   throw ConstraintRefused(
-      "grammar: \\x must have two digits, and no third behind it: write \\u00 and two");
+      "grammar: \\x must have two digits, and no third digit after them: write \\u00 and two "
+      "digits");
 }
 
 }  // namespace
@@ -44,8 +45,7 @@ bool nests_deeper_than(std::string_view json, int levels) {
 }
 
 nlohmann::ordered_json parse_watched(std::string_view json, bool throws) {
-  // What each takes: a value among others, a list, a name and its value, with the spare capacity of
-  // a list.
+  // Memory of a value, a list, and a name with its value, including spare capacity of lists.
   constexpr size_t kValue = 48, kList = 32, kNamed = 144;
   size_t bytes = 2 * json.size();
   bool in_string = false;
@@ -58,7 +58,7 @@ nlohmann::ordered_json parse_watched(std::string_view json, bool throws) {
       bytes += c == ',' ? kValue : c == ':' ? kNamed : c == '{' || c == '[' ? kList : 0;
     }
   }
-  WorkWatch::look(bytes);
+  WorkWatch::check(bytes);
   return nlohmann::ordered_json::parse(json, nullptr, throws);
 }
 
@@ -69,7 +69,7 @@ void check_grammar(std::string_view grammar) {
                                         kMostConstraintBytes, grammar.size()));
   }
   if (grammar.find('\0') != std::string_view::npos) {
-    throw ConstraintRefused("grammar: it may not have null characters");
+    throw ConstraintRefused("grammar: it must not contain null characters");
   }
   int depth = 0;
   for (size_t i = 0; i < grammar.size(); ++i) {
@@ -82,9 +82,9 @@ void check_grammar(std::string_view grammar) {
     if (c == ')') --depth;
     if (depth > kMostNesting) {
       throw ConstraintRefused(
-          fmt::format("grammar: brackets nest more than {} deep", kMostNesting));
+          fmt::format("grammar: brackets are nested more than {} levels deep", kMostNesting));
     }
-    // Counts of repeats are written out.
+    // Repeats are expanded, so their counts are limited.
     int64_t count = 0;
     for (size_t d = i + 1; c == '{' && d < grammar.size(); ++d) {
       const char digit = grammar[d];
@@ -97,7 +97,7 @@ void check_grammar(std::string_view grammar) {
       }
       if (count > kMostRegexRepeats) {
         throw ConstraintRefused(
-            fmt::format("grammar: a repeat may be of at most {} times", kMostRegexRepeats));
+            fmt::format("grammar: a repeat count can be at most {}", kMostRegexRepeats));
       }
     }
   }
@@ -107,14 +107,14 @@ std::vector<std::string> read_choices(std::string_view json) {
   const auto parsed = parse_watched(json);
   if (!parsed.is_array() || parsed.empty() || parsed.size() > kMostChoices ||
       json.size() > kMostConstraintBytes) {
-    throw ConstraintRefused(fmt::format("choice: it must have 1 to {} texts, of at most {} bytes",
+    throw ConstraintRefused(fmt::format("choice: it must have 1 to {} strings, in at most {} bytes",
                                         kMostChoices, kMostConstraintBytes));
   }
   std::vector<std::string> choices;
   std::set<std::string> seen;
   for (const auto& one : parsed) {
     if (!one.is_string() || one.get_ref<const std::string&>().empty()) {
-      throw ConstraintRefused("choice: each must be a text that is not empty");
+      throw ConstraintRefused("choice: each must be a non-empty string");
     }
     const auto& text = one.get_ref<const std::string&>();
     if (seen.insert(text).second) choices.push_back(text);
@@ -122,7 +122,7 @@ std::vector<std::string> read_choices(std::string_view json) {
   return choices;
 }
 
-// A \u has four digits, whatever follows; a \x takes every digit that follows.
+// With \u and four digits, since the library reads every digit after \x.
 std::string escaped_for_ebnf(std::string_view text) {
   std::string escaped;
   for (const char c : text) {

@@ -15,7 +15,7 @@
 #define RECURVE_NEW_IS_SANITIZED 1
 #endif
 
-#ifndef RECURVE_NEW_IS_SANITIZED  // else they are the sanitizer's
+#ifndef RECURVE_NEW_IS_SANITIZED  // which defines these operators itself
 
 namespace recurve {
 namespace {
@@ -41,7 +41,7 @@ void release(void* allocated) {
 }  // namespace
 }  // namespace recurve
 
-// The other forms, of arrays and others, are the library's, which call these.
+// The other forms, for arrays and so on, are those of the standard library, which call these.
 [[gnu::weak, gnu::noinline]] void* operator new(size_t bytes) {
   void* allocated = recurve::allocate(bytes);
   if (recurve::ThreadMemory::counts()) {

@@ -3,10 +3,10 @@
 
 namespace recurve {
 
-// Counts, while one lives, the bytes that its thread allocates with new, less those that it frees:
-// thread_memory.cc defines these operators, in front of the ones that the program would have
-// without. Programs that define them otherwise call add(), or nothing is counted, as in builds with
-// sanitizers.
+// Counts the bytes that its thread allocates with new, less those that it frees, while it exists.
+// thread_memory.cc defines these operators, which call the ones that the program would use
+// otherwise. Programs with their own operators call add(); else nothing is counted, as in builds
+// with sanitizers.
 class ThreadMemory {
  public:
   ThreadMemory() : outer_(current) { current = this; }
@@ -17,7 +17,7 @@ class ThreadMemory {
   int64_t bytes() const { return bytes_; }
 
   static bool counts() { return current != nullptr; }
-  // To the one of this thread.
+  // Adds to the count of this thread, if there is one.
   static void add(int64_t bytes) {
     if (current != nullptr) current->bytes_ += bytes;
   }

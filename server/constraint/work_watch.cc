@@ -13,13 +13,13 @@ WorkWatch::WorkWatch(const CompileBounds& bounds, const char* remedy, size_t mos
 }
 WorkWatch::~WorkWatch() { current = nullptr; }
 
-void WorkWatch::look(size_t more) {
+void WorkWatch::check(size_t more) {
   if (current == nullptr) return;
-  current->look_at_memory(more);
-  current->look_at_time();
+  current->check_memory(more);
+  current->check_time();
 }
 
-void WorkWatch::look_at_memory(size_t more) const {
+void WorkWatch::check_memory(size_t more) const {
   if (!memory_ ||
       memory_->bytes() + static_cast<int64_t>(more) <= static_cast<int64_t>(most_bytes_)) {
     return;
@@ -29,11 +29,11 @@ void WorkWatch::look_at_memory(size_t more) const {
       fmt::format("it takes more than {} MB of memory {}", most_bytes_ / kMiB, remedy_));
 }
 
-void WorkWatch::look_at_time() {
-  constexpr int kBetweenClocks = 256;
-  if (++looks_ % kBetweenClocks != 0) return;
+void WorkWatch::check_time() {
+  constexpr int kReadClockEvery = 256;
+  if (++checks_ % kReadClockEvery != 0) return;
   const double seconds = thread_seconds() - began_;
-  if (bounds_.look) bounds_.look(seconds);
+  if (bounds_.on_progress) bounds_.on_progress(seconds);
   if (seconds < bounds_.most_seconds) return;
   throw WorkRefused(fmt::format("it takes more than {} s {}", bounds_.most_seconds, remedy_));
 }

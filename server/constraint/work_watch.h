@@ -6,29 +6,30 @@
 
 namespace recurve {
 
-// It takes too long or too much memory, however it is read.
+// A constraint whose work exceeds the limits of time or memory.
 class WorkRefused : public ConstraintRefused {
  public:
   using ConstraintRefused::ConstraintRefused;
 };
 
-// What the calling thread does for a constraint while one lives is within these bounds: whatever
-// may take long, or much memory, calls look() on its way.
+// Limits the work of the calling thread for a constraint while it exists: code that may take long,
+// or much memory, calls check() regularly.
 class WorkWatch {
  public:
-  // `remedy`: what takes so much, and what to write instead. `most_bytes`: of memory; 0: any.
+  // `remedy`: the end of the message, which tells what takes so much and what to write instead.
+  // `most_bytes`: of memory; 0: no limit.
   WorkWatch(const CompileBounds& bounds, const char* remedy, size_t most_bytes = 0);
   ~WorkWatch();
   WorkWatch(const WorkWatch&) = delete;
   WorkWatch& operator=(const WorkWatch&) = delete;
 
-  // Of the calling thread, before it allocates so many bytes more. Throws WorkRefused, and what the
-  // bounds' own look() throws.
-  static void look(size_t more = 0);
+  // Checks the work of the calling thread, before it allocates `more` bytes. Throws WorkRefused,
+  // and what bounds.on_progress() throws.
+  static void check(size_t more = 0);
 
  private:
-  void look_at_time();
-  void look_at_memory(size_t more) const;
+  void check_time();
+  void check_memory(size_t more) const;
 
   static thread_local WorkWatch* current;
   const CompileBounds& bounds_;
@@ -36,7 +37,7 @@ class WorkWatch {
   const double began_;
   const size_t most_bytes_;
   std::optional<ThreadMemory> memory_ = {};
-  int looks_ = 0;
+  int checks_ = 0;
 };
 
 }  // namespace recurve

@@ -5,13 +5,13 @@ namespace recurve {
 
 // How a keyword of JSON Schema (draft 2020-12) applies to an answer.
 enum class KeywordUse {
-  kSays,     // annotation, without effect: title, description
-  kAny,      // enforced for values of any type
-  kNumber,   // enforced for numbers and integers
-  kString,   // enforced for strings
-  kArray,    // enforced for arrays
-  kObject,   // enforced for objects
-  kRefused,  // not supported: a schema with it is refused
+  kAnnotation,  // annotation, without effect: title, description
+  kAny,         // enforced for values of any type
+  kNumber,      // enforced for numbers and integers
+  kString,      // enforced for strings
+  kArray,       // enforced for arrays
+  kObject,      // enforced for objects
+  kRefused,     // not supported: a schema with it is refused
 };
 
 struct SchemaKeyword {
@@ -24,33 +24,34 @@ struct SchemaKeyword {
 // All known keywords. Others are refused by name, except names that begin with "x-" or "_", which
 // are for other programs. What is enforced may be stricter than the schema, and never allows more.
 inline constexpr SchemaKeyword kSchemaKeywords[] = {
-    {"$schema", KeywordUse::kSays},
-    {"$id", KeywordUse::kSays, "for the whole schema, or one that contains no $ref"},
-    {"id", KeywordUse::kSays, "older drafts: $id"},
-    {"$comment", KeywordUse::kSays},
-    {"title", KeywordUse::kSays},
-    {"description", KeywordUse::kSays},
-    {"default", KeywordUse::kSays},
-    {"examples", KeywordUse::kSays},
-    {"deprecated", KeywordUse::kSays},
-    {"readOnly", KeywordUse::kSays},
-    {"writeOnly", KeywordUse::kSays},
-    {"contentEncoding", KeywordUse::kSays},
-    {"contentMediaType", KeywordUse::kSays},
-    {"readonly", KeywordUse::kSays, "older drafts: readOnly"},
-    {"additionalItems", KeywordUse::kSays, "older drafts: without effect if items is one schema"},
-    {"links", KeywordUse::kSays, "of JSON Hyper-Schema"},
-    {"example", KeywordUse::kSays, "of OpenAPI"},
-    {"externalDocs", KeywordUse::kSays, "of OpenAPI"},
-    {"xml", KeywordUse::kSays, "of OpenAPI"},
-    {"self", KeywordUse::kSays, "of Iglu: the name of the schema"},
-    {"enumNames", KeywordUse::kSays, "of forms"},
-    {"propertyOrder", KeywordUse::kSays, "of forms"},
-    {"markdownDescription", KeywordUse::kSays, "of editors"},
-    {"enumDescriptions", KeywordUse::kSays, "of editors"},
-    {"errorMessage", KeywordUse::kSays, "of editors"},
-    {"$defs", KeywordUse::kSays, "read if a $ref names it"},
-    {"definitions", KeywordUse::kSays, "older drafts: $defs"},
+    {"$schema", KeywordUse::kAnnotation},
+    {"$id", KeywordUse::kAnnotation, "for the whole schema, or one that contains no $ref"},
+    {"id", KeywordUse::kAnnotation, "older drafts: $id"},
+    {"$comment", KeywordUse::kAnnotation},
+    {"title", KeywordUse::kAnnotation},
+    {"description", KeywordUse::kAnnotation},
+    {"default", KeywordUse::kAnnotation},
+    {"examples", KeywordUse::kAnnotation},
+    {"deprecated", KeywordUse::kAnnotation},
+    {"readOnly", KeywordUse::kAnnotation},
+    {"writeOnly", KeywordUse::kAnnotation},
+    {"contentEncoding", KeywordUse::kAnnotation},
+    {"contentMediaType", KeywordUse::kAnnotation},
+    {"readonly", KeywordUse::kAnnotation, "older drafts: readOnly"},
+    {"additionalItems", KeywordUse::kAnnotation,
+     "older drafts: without effect if items is one schema"},
+    {"links", KeywordUse::kAnnotation, "of JSON Hyper-Schema"},
+    {"example", KeywordUse::kAnnotation, "of OpenAPI"},
+    {"externalDocs", KeywordUse::kAnnotation, "of OpenAPI"},
+    {"xml", KeywordUse::kAnnotation, "of OpenAPI"},
+    {"self", KeywordUse::kAnnotation, "of Iglu: the name of the schema"},
+    {"enumNames", KeywordUse::kAnnotation, "of forms"},
+    {"propertyOrder", KeywordUse::kAnnotation, "of forms"},
+    {"markdownDescription", KeywordUse::kAnnotation, "of editors"},
+    {"enumDescriptions", KeywordUse::kAnnotation, "of editors"},
+    {"errorMessage", KeywordUse::kAnnotation, "of editors"},
+    {"$defs", KeywordUse::kAnnotation, "read if a $ref names it"},
+    {"definitions", KeywordUse::kAnnotation, "older drafts: $defs"},
     {"$ref", KeywordUse::kAny, "within the schema, # or #/..."},
     {"type", KeywordUse::kAny},
     {"const", KeywordUse::kAny},

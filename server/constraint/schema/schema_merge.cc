@@ -22,7 +22,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Keywords that are said by others once schemas are merged.
+// Keywords that a merged schema does not have.
 constexpr std::string_view kOfSchemas[] = {
     "allOf",       "not", "$ref", "if", "then", "else", "dependentRequired", "dependentSchemas",
     "dependencies"};
@@ -39,10 +39,10 @@ bool is_one_of(std::string_view name, std::initializer_list<std::string_view> na
   return std::ranges::find(names, name) != names.end();
 }
 
-// Whether a keyword says something of values.
+// Whether a keyword constrains values.
 bool is_enforced(std::string_view keyword) {
   const SchemaKeyword* known = find_keyword(keyword);
-  return known != nullptr && known->use != KeywordUse::kSays;
+  return known != nullptr && known->use != KeywordUse::kAnnotation;
 }
 
 Json both(const Json& one, const Json& other) {
@@ -51,7 +51,7 @@ Json both(const Json& one, const Json& other) {
   return Json{{"allOf", Json::array({one, other})}};
 }
 
-// ---- keyword by keyword ----
+// ---- merging keywords ----
 
 Json list_of(const Json& value) { return value.is_array() ? value : Json::array({value}); }
 
@@ -83,15 +83,15 @@ void merge_required(const Json& from, const std::string& path, Json* to) {
 void merge_enum(const Json& from, const std::string& path, Json* to) {
   if (!from.is_array() || !to->is_array()) refuse(path, "enum must be an array");
   const std::set<nlohmann::json> values(from.begin(), from.end());
-  Json kept = Json::array();
+  Json remaining = Json::array();
   for (const Json& value : *to) {
-    if (values.contains(value)) kept.push_back(value);
+    if (values.contains(value)) remaining.push_back(value);
   }
-  if (kept.empty()) refuse_as_empty(path, "enum");
-  *to = std::move(kept);
+  if (remaining.empty()) refuse_as_empty(path, "enum");
+  *to = std::move(remaining);
 }
 
-// What one schema says of the properties that it does not name; null: nothing.
+// The constraint of a schema on properties that it does not name; null: none.
 const Json* rule_of_others(const Json& schema) {
   const auto found = schema.find("additionalProperties");
   return found == schema.end() || *found == Json(true) ? nullptr : &*found;
@@ -103,8 +103,8 @@ bool says_of_names(const Json& schema) {
   return std::ranges::any_of(kOfNames, [&](auto name) { return schema.contains(name); });
 }
 
-// What is said of properties by their names. additionalProperties is about what its own schema does
-// not name: the other's properties are also of that.
+// Merges keywords of properties. The additionalProperties of one schema also constrain properties
+// that only the other schema names.
 void merge_properties(const Json& from, const std::string& path, Json* to) {
   if (!says_of_names(*to)) {
     for (const auto name : kOfNames) {
@@ -117,7 +117,7 @@ void merge_properties(const Json& from, const std::string& path, Json* to) {
     if (!found.is_object()) refuse(path, "properties must be an object");
     if (found.size() > kMostProperties) {
       refuse_schema(path, "properties",
-                    fmt::format("an object may have at most {}", kMostProperties));
+                    fmt::format("an object can have at most {}", kMostProperties));
     }
     return found;
   };
@@ -126,7 +126,7 @@ void merge_properties(const Json& from, const std::string& path, Json* to) {
   const Json* of_theirs = rule_of_others(*to);
   const bool patterns = from.contains("patternProperties") || to->contains("patternProperties");
   if (patterns && (of_mine != nullptr || of_theirs != nullptr)) {
-    refuse(path, "additionalProperties of one of its schemas is of the properties of another");
+    refuse(path, "additionalProperties of one schema applies to the properties of another");
   }
   Json merged = Json::object();
   reserve(theirs.size() + mine.size(), &merged);
@@ -153,15 +153,16 @@ void merge_properties(const Json& from, const std::string& path, Json* to) {
   if (!from.contains("patternProperties")) return;
   Json& there = (*to)["patternProperties"];
   if (!there.is_null() && there != from.at("patternProperties")) {
-    refuse(path, "two of its schemas say something else of patternProperties");
+    refuse(path, "two schemas have different patternProperties");
   }
   there = from.at("patternProperties");
 }
 
-// A value of an enum before the keywords beside it. Throws where that is not known here.
-bool is_valid_for(const Json& value, std::string_view keyword, const Json& said,
+// Whether a value of an enum satisfies another keyword of the schema. Throws if that is not
+// supported.
+bool is_valid_for(const Json& value, std::string_view keyword, const Json& given,
                   const std::string& path) {
-  const auto of_number = [&](auto holds) { return !value.is_number() || holds(value, said); };
+  const auto of_number = [&](auto test) { return !value.is_number() || test(value, given); };
   const auto counted = [&]() -> std::optional<int64_t> {
     if (value.is_string() && keyword.ends_with("Length")) {
       const auto& text = value.get_ref<const std::string&>();
@@ -177,8 +178,8 @@ bool is_valid_for(const Json& value, std::string_view keyword, const Json& said,
   if (keyword == "maximum") return of_number(std::less_equal<>());
   if (keyword == "exclusiveMinimum") return of_number(std::greater<>());
   if (keyword == "exclusiveMaximum") return of_number(std::less<>());
-  if (const auto count = counted(); count && said.is_number()) {
-    return keyword.starts_with("min") ? *count >= said : *count <= said;
+  if (const auto count = counted(); count && given.is_number()) {
+    return keyword.starts_with("min") ? *count >= given : *count <= given;
   }
   const SchemaKeyword* known = find_keyword(keyword);
   const KeywordUse use = known == nullptr ? KeywordUse::kRefused : known->use;
@@ -186,49 +187,49 @@ bool is_valid_for(const Json& value, std::string_view keyword, const Json& said,
                         (use == KeywordUse::kString && value.is_string()) ||
                         (use == KeywordUse::kArray && value.is_array()) ||
                         (use == KeywordUse::kObject && value.is_object());
-  if (is_about) refuse_schema(path, keyword, "it may not stand beside enum or const");
+  if (is_about) refuse_schema(path, keyword, "it cannot be combined with enum or const");
   return true;
 }
 
-// Leaves type and enum.
+// Keeps type and enum only.
 void settle_values(const std::string& path, Json* whole) {
   const Json values = whole->at("enum");
   if (!values.is_array()) refuse_schema(path, "enum", "it must be an array");
-  Json kept = Json::array();
+  Json remaining = Json::array();
   for (const Json& value : values) {
     bool valid = true;
-    for (const auto& [keyword, said] : whole->items()) {
+    for (const auto& [keyword, given] : whole->items()) {
       if (is_one_of(keyword, {"enum", "anyOf", "oneOf", "type"}) || !is_enforced(keyword)) continue;
-      valid &= is_valid_for(value, keyword, said, path);
+      valid &= is_valid_for(value, keyword, given, path);
     }
-    if (valid) kept.push_back(value);
+    if (valid) remaining.push_back(value);
   }
-  if (kept.empty()) refuse_as_empty(path, "enum");
-  Json settled{{"enum", std::move(kept)}};
+  if (remaining.empty()) refuse_as_empty(path, "enum");
+  Json settled{{"enum", std::move(remaining)}};
   for (const char* keyword : {"type", "anyOf", "oneOf"}) {
     if (whole->contains(keyword)) settled[keyword] = whole->at(keyword);
   }
   *whole = std::move(settled);
 }
 
-// A schema while it is put together: keywords of values, and alternatives that are still apart.
+// A schema that is being merged: keywords of values, and alternatives that are not merged yet.
 struct Merging {
   Json whole = Json::object();
-  std::vector<std::pair<std::string, Json>> choices = {};  // anyOf or oneOf, and its branches
+  std::vector<std::pair<std::string, Json>> choices = {};  // anyOf or oneOf, and branches
 };
 
 void merge(const Json& from, const std::string& path, Merging* merging) {
   Json& to = merging->whole;
   if ((from.contains("items") && to.contains("prefixItems")) ||
       (to.contains("items") && from.contains("prefixItems"))) {
-    refuse(path, "items of one of its schemas is of the prefixItems of another");
+    refuse(path, "items of one schema applies to the prefixItems of another");
   }
   if (says_of_names(from)) merge_properties(from, path, &to);
   for (const auto& [keyword, value] : from.items()) {
     if (!is_enforced(keyword)) {
       continue;
     }
-    WorkWatch::look();
+    WorkWatch::check();
     if (is_one_of(keyword, kOfNames) || is_one_of(keyword, kOfSchemas)) continue;
     if (keyword == "const") {
       merge(Json{{"enum", Json::array({value})}}, path, merging);
@@ -261,20 +262,20 @@ void merge(const Json& from, const std::string& path, Merging* merging) {
                                              "maxProperties"})) {
       if (value < there) there = value;
     } else {
-      refuse(path, fmt::format("two of its schemas say something else of {}", cut(keyword)));
+      refuse(path, fmt::format("two schemas have different values of {}", cut(keyword)));
     }
   }
 }
 
 void charge(const Json& merged, const std::string& path, int depth, SchemaSource& source) {
-  WorkWatch::look();
+  WorkWatch::check();
   source.merged += values_in(merged);
   if (source.merged > kMostMerged || depth > kMostMergeDepth) {
-    refuse(path, "with all within them its schemas are too many, or one is within itself");
+    refuse(path, "there are too many schemas, or one contains itself");
   }
 }
 
-// Keywords of conditions, each as alternatives of which one holds.
+// Keywords of conditions, each as two alternatives.
 std::vector<Json> conditions_in(const Json& schema, const std::string& path) {
   std::vector<Json> all;
   const auto either = [&](const Json& condition, const Json& then, const Json& otherwise) {
@@ -285,7 +286,7 @@ std::vector<Json> conditions_in(const Json& schema, const std::string& path) {
   if (const auto found = schema.find("if"); found != schema.end()) {
     either(*found, schema.value("then", any), schema.value("else", any));
   } else if (schema.contains("then") || schema.contains("else")) {
-    refuse_schema(path, schema.contains("then") ? "then" : "else", "without if it says nothing");
+    refuse_schema(path, schema.contains("then") ? "then" : "else", "it has no effect without if");
   }
   for (const char* keyword : {"dependentRequired", "dependentSchemas", "dependencies"}) {
     const auto found = schema.find(keyword);
@@ -299,7 +300,7 @@ std::vector<Json> conditions_in(const Json& schema, const std::string& path) {
   return all;
 }
 
-// Adds a schema, and all that it refers to or is put together of.
+// Adds a schema, with its references and the branches of its allOf.
 void add(const Json& schema, const std::string& path, SchemaSource& source, int depth,
          Merging* merging) {
   charge(schema, path, depth, source);
@@ -307,10 +308,10 @@ void add(const Json& schema, const std::string& path, SchemaSource& source, int 
     if (!schema.get<bool>()) refuse_as_empty(path, "false");
     return;
   }
-  if (!schema.is_object()) refuse(path, "each must be a schema for which there are values");
+  if (!schema.is_object()) refuse(path, "each must be a schema with valid values");
   source.check(schema, path);
   if (depth > 0 && (schema.contains("$id") || schema.contains("id"))) {
-    refuse(path, "none of its schemas may have an $id");
+    refuse(path, "no schema in it can have an $id");
   }
   merge(schema, path, merging);
   for (Json& condition : conditions_in(schema, path)) {
@@ -321,7 +322,7 @@ void add(const Json& schema, const std::string& path, SchemaSource& source, int 
   }
   if (const auto found = schema.find("allOf"); found != schema.end()) {
     if (!found->is_array() || found->empty()) {
-      refuse(path, "it must be an array of schemas, and not an empty one");
+      refuse(path, "it must be a non-empty array of schemas");
     }
     for (size_t b = 0; b < found->size(); ++b) {
       add((*found)[b], fmt::format("{}/allOf/{}", path, b), source, depth + 1, merging);
@@ -333,14 +334,14 @@ void add(const Json& schema, const std::string& path, SchemaSource& source, int 
   }
 }
 
-// One alternative after the other, each with all that is said beside it.
+// Each alternative, merged with the other keywords.
 Json settled(Merging merging, const std::string& path, SchemaSource& source, int depth) {
   if (merging.whole.contains("enum")) settle_values(path, &merging.whole);
   if (merging.choices.empty()) return std::move(merging.whole);
   const auto [keyword, branches] = std::move(merging.choices.front());
   merging.choices.erase(merging.choices.begin());
   if (!branches.is_array() || branches.empty()) {
-    refuse_schema(path, keyword, "it must be an array of schemas, and not an empty one");
+    refuse_schema(path, keyword, "it must be a non-empty array of schemas");
   }
   if (merging.whole.empty() && merging.choices.empty()) return {{keyword, branches}};
   Json with_all = Json::array();
@@ -352,7 +353,7 @@ Json settled(Merging merging, const std::string& path, SchemaSource& source, int
       Merging one = merging;
       add(branches[b], at, source, depth + 1, &one);
       with_all.push_back(settled(std::move(one), at, source, depth + 1));
-    } catch (const NothingIsValid&) {  // it adds nothing
+    } catch (const NothingIsValid&) {  // not an alternative
     }
   }
   if (with_all.empty()) refuse_as_empty(path, keyword);
@@ -361,7 +362,7 @@ Json settled(Merging merging, const std::string& path, SchemaSource& source, int
 
 }  // namespace
 
-bool is_to_be_merged(const Json& schema) {
+bool needs_merge(const Json& schema) {
   if (!schema.is_object()) return false;
   const auto has = [&](std::string_view keyword) {
     return keyword != "$ref" && schema.contains(keyword);

@@ -7,37 +7,37 @@
 
 namespace recurve {
 
-// Of one constraint: values in all schemas that are merged, as often as they are, and how deep
-// those may stand in each other.
+// Limits for one constraint: the number of values in merged schemas, counted for each merge, and
+// the depth of nested schemas.
 inline constexpr int kMostMerged = 100000, kMostMergeDepth = 64;
 
-// What merging asks of whoever reads the schema.
+// What merging needs from the reader of the schema.
 struct SchemaSource {
   using Json = nlohmann::ordered_json;
-  // What a $ref at that path names.
+  // The target of a $ref at this path.
   std::function<const Json&(const Json& reference, const std::string& path)> target;
-  // Throws ConstraintRefused where a schema has a keyword that is not enforced.
+  // Throws ConstraintRefused if a schema has a keyword that is not enforced.
   std::function<void(const Json& schema, const std::string& path)> check;
-  int merged = 0;  // so far
+  int merged = 0;  // values merged so far
 };
 
-// Whether a schema has allOf or not, or says something beside a keyword that stands alone: $ref,
-// const, enum, anyOf, oneOf.
-bool is_to_be_merged(const nlohmann::ordered_json& schema);
+// Whether a schema must be merged: it has allOf or not, or other keywords in addition to one of
+// $ref, const, enum, anyOf and oneOf.
+bool needs_merge(const nlohmann::ordered_json& schema);
 
-// A schema that says what `schema` does, or allows less, and is not to be merged any more: the
-// keywords of all branches of allOf, and of what stands beside them. Throws NothingIsValid, and
-// ConstraintRefused where it takes more than that.
+// A schema that is equivalent or stricter, and needs no merge: it has the keywords of the schema
+// and of all branches of its allOf. Throws NothingIsValid, and ConstraintRefused if there is no
+// such schema.
 nlohmann::ordered_json merged_schema(const nlohmann::ordered_json& schema, const std::string& path,
                                      SchemaSource& source);
 
-// A schema whose values are not valid for `schema`; it may leave some out of those. Throws
-// ConstraintRefused where none can be said here.
+// A schema for some or all of the values that are not valid for `schema`. Throws ConstraintRefused
+// if none can be found.
 nlohmann::ordered_json negated_schema(const nlohmann::ordered_json& schema, const std::string& path,
                                       SchemaSource& source, int depth = 0);
 
-// The branches of a oneOf so that no value is valid for two of them, which are then those of an
-// anyOf: what is not seen to exclude each other is made to. Throws ConstraintRefused.
+// Branches of an anyOf that replaces a oneOf: no value is valid for two of them. Branches that may
+// have common values are restricted. Throws ConstraintRefused.
 nlohmann::ordered_json exclusive_branches(const nlohmann::ordered_json& branches,
                                           const std::string& path, SchemaSource& source);
 

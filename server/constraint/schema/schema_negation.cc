@@ -1,4 +1,4 @@
-// What is not valid for a schema, and oneOf by way of it.
+// Negation of schemas, and oneOf by negation.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,10 +19,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kAllTypes[] = {"null", "boolean", "number", "string", "array", "object"};
-constexpr int kMostExclusive = 8;      // branches that are made to exclude each other
-constexpr int kMostDisjointDepth = 4;  // of properties that are compared
+constexpr int kMostExclusive = 8;      // most branches that are restricted to exclude each other
+constexpr int kMostDisjointDepth = 4;  // of nested properties that are compared
 
-// Values of none of these types: of a number that is no integer nothing is said.
+// A schema for values of other types; numbers that are not integers are omitted.
 Json of_other_types(const Json& types) {
   const Json list = types.is_array() ? types : Json::array({types});
   Json others = Json::array();
@@ -42,32 +42,32 @@ const char* type_of(const Json& value) {
   return "null";
 }
 
-// The disjuncts of a negation, of which each may be left out.
+// Collects the alternatives of a negation, of which each may be omitted.
 class Negation {
  public:
   Negation(const std::string& path, SchemaSource& source, int depth)
       : path_(path), source_(source), depth_(depth) {}
 
-  void add_keyword(const std::string& keyword, const Json& said) {
+  void add_keyword(const std::string& keyword, const Json& given) {
     const auto bound = [&](const char* type, const char* opposite) {
-      disjuncts.push_back(Json{{"type", type}, {opposite, said}});
+      disjuncts.push_back(Json{{"type", type}, {opposite, given}});
     };
-    if (keyword == "type") return add_types(said);
-    if (keyword == "const") return add_values(Json::array({said}));
-    if (keyword == "enum") return add_values(said);
+    if (keyword == "type") return add_types(given);
+    if (keyword == "const") return add_values(Json::array({given}));
+    if (keyword == "enum") return add_values(given);
     if (keyword == "minimum") return bound("number", "exclusiveMaximum");
     if (keyword == "maximum") return bound("number", "exclusiveMinimum");
     if (keyword == "exclusiveMinimum") return bound("number", "maximum");
     if (keyword == "exclusiveMaximum") return bound("number", "minimum");
-    if (add_count(keyword, said)) return;
-    if (keyword == "required") return add_required(said);
-    if (keyword == "properties") return add_properties(said);
-    if (keyword == "not") return disjuncts.push_back(said);
-    if (keyword == "$ref") return add_negated(source_.target(said, path_), path_);
-    if (keyword == "allOf" && said.is_array()) {
-      for (const Json& branch : said) add_negated(branch, path_);
+    if (add_count(keyword, given)) return;
+    if (keyword == "required") return add_required(given);
+    if (keyword == "properties") return add_properties(given);
+    if (keyword == "not") return disjuncts.push_back(given);
+    if (keyword == "$ref") return add_negated(source_.target(given, path_), path_);
+    if (keyword == "allOf" && given.is_array()) {
+      for (const Json& branch : given) add_negated(branch, path_);
     }
-    if (keyword == "anyOf" && said.is_array()) add_none_of(said);
+    if (keyword == "anyOf" && given.is_array()) add_none_of(given);
   }
 
   std::vector<Json> disjuncts;
@@ -100,13 +100,13 @@ class Negation {
     }
   }
 
-  bool add_count(const std::string& keyword, const Json& said) {
+  bool add_count(const std::string& keyword, const Json& given) {
     for (const auto& [type, least, most] :
          {std::tuple("string", "minLength", "maxLength"),
           std::tuple("array", "minItems", "maxItems"),
           std::tuple("object", "minProperties", "maxProperties")}) {
       if (keyword != least && keyword != most) continue;
-      const double count = said.is_number() ? said.get<double>() : -1;
+      const double count = given.is_number() ? given.get<double>() : -1;
       if (!(count >= 0 && count <= kMostSchemaCount) || std::floor(count) != count) return true;
       const auto number = static_cast<int64_t>(count);
       if (keyword == most) disjuncts.push_back(Json{{"type", type}, {least, number + 1}});
@@ -138,7 +138,7 @@ class Negation {
                  {"required", Json::array({name})}});
       } catch (const WorkRefused&) {
         throw;
-      } catch (const ConstraintRefused&) {  // left out
+      } catch (const ConstraintRefused&) {  // omitted
       }
     }
   }
@@ -148,7 +148,7 @@ class Negation {
       disjuncts.push_back(negated_schema(schema, path, source_, depth_ + 1));
     } catch (const WorkRefused&) {
       throw;
-    } catch (const ConstraintRefused&) {  // left out
+    } catch (const ConstraintRefused&) {  // omitted
     }
   }
 
@@ -160,7 +160,7 @@ class Negation {
       }
     } catch (const WorkRefused&) {
       throw;
-    } catch (const ConstraintRefused&) {  // left out
+    } catch (const ConstraintRefused&) {  // omitted
       return;
     }
     disjuncts.push_back(Json{{"allOf", std::move(all)}});
@@ -171,22 +171,22 @@ class Negation {
   const int depth_;
 };
 
-// ---- what excludes each other ----
+// ---- exclusive schemas ----
 
-// The values of an enum or a const, as an array; null: any.
+// The values of an enum or const as an array; null: any value.
 Json values_of(const Json& schema) {
   if (const auto found = schema.find("enum"); found != schema.end()) return *found;
   if (const auto found = schema.find("const"); found != schema.end()) return Json::array({*found});
   return nullptr;
 }
 
-// Empty: all.
+// The types of valid values; empty: all.
 std::vector<std::string> types_in(const Json& schema) {
   std::vector<std::string> types;
   if (const Json values = values_of(schema); values.is_array()) {
     for (const Json& value : values) types.emplace_back(type_of(value));
-  } else if (const auto said = schema.find("type"); said != schema.end()) {
-    const Json list = said->is_array() ? *said : Json::array({*said});
+  } else if (const auto given = schema.find("type"); given != schema.end()) {
+    const Json list = given->is_array() ? *given : Json::array({*given});
     for (const Json& type : list) {
       if (type.is_string()) types.push_back(type == "integer" ? "number" : type.get<std::string>());
     }
@@ -198,33 +198,33 @@ class Exclusion {
  public:
   explicit Exclusion(SchemaSource& source) : source_(source) {}
 
-  // A schema with what it refers to.
+  // A schema with references resolved.
   Json view(const Json& schema, const std::string& path) {
-    const bool is_plain =
-        schema.is_object() && !schema.contains("$ref") && !is_to_be_merged(schema);
+    const bool is_plain = schema.is_object() && !schema.contains("$ref") && !needs_merge(schema);
     if (is_plain) return schema;
     return merged_schema(Json{{"allOf", Json::array({schema})}}, path, source_);
   }
 
-  // Whether it is seen that no value is valid for both, as they are viewed.
-  bool holds(const Json& a, const Json& b, const std::string& path, int depth = 0) {
+  // Whether it can be shown that no value is valid for both.
+  bool exclude(const Json& a, const Json& b, const std::string& path, int depth = 0) {
     if (depth > kMostDisjointDepth) return false;
     for (const auto* pair : {&a, &b}) {
       const Json& rest = pair == &a ? b : a;
       for (const char* keyword : {"anyOf", "oneOf"}) {
         const auto branches = pair->find(keyword);
         if (branches == pair->end() || !branches->is_array()) continue;
-        return std::ranges::all_of(
-            *branches, [&](const Json& branch) { return holds_of(branch, rest, path, depth + 1); });
+        return std::ranges::all_of(*branches, [&](const Json& branch) {
+          return are_exclusive(branch, rest, path, depth + 1);
+        });
       }
     }
     return types_exclude(a, b) || values_exclude(a, b) || properties_exclude(a, b, path, depth);
   }
 
  private:
-  bool holds_of(const Json& one, const Json& other, const std::string& path, int depth) {
+  bool are_exclusive(const Json& one, const Json& other, const std::string& path, int depth) {
     try {
-      return holds(view(one, path), view(other, path), path, depth);
+      return exclude(view(one, path), view(other, path), path, depth);
     } catch (const NothingIsValid&) {
       return true;
     }
@@ -241,12 +241,13 @@ class Exclusion {
   static bool values_exclude(const Json& a, const Json& b) {
     const Json mine = values_of(a), theirs = values_of(b);
     if (!mine.is_array() || !theirs.is_array()) return false;
-    // Names of an object stand in no order in a value.
+    // The order of names in an object is not significant.
     const std::set<nlohmann::json> others(theirs.begin(), theirs.end());
     return std::ranges::none_of(mine, [&](const Json& value) { return others.contains(value); });
   }
 
-  // A property that one of them has always, and that the other never has, or never so.
+  // A property that is required by one of them, and that the other excludes, or for which the other
+  // has an exclusive schema.
   bool properties_exclude(const Json& a, const Json& b, const std::string& path, int depth) {
     if (types_in(a) != std::vector<std::string>{"object"} || types_in(b) != types_in(a)) {
       return false;
@@ -260,11 +261,11 @@ class Exclusion {
                           !other.contains("patternProperties");
       for (const Json& name : required) {
         if (!name.is_string()) continue;
-        const auto said = theirs.find(name.get<std::string>());
-        if (said == theirs.end() ? closed : *said == Json(false)) return true;
+        const auto given = theirs.find(name.get<std::string>());
+        if (given == theirs.end() ? closed : *given == Json(false)) return true;
         const auto own = mine.find(name.get<std::string>());
-        if (said == theirs.end() || own == mine.end()) continue;
-        if (holds_of(*own, *said, path, depth + 1)) return true;
+        if (given == theirs.end() || own == mine.end()) continue;
+        if (are_exclusive(*own, *given, path, depth + 1)) return true;
       }
     }
     return false;
@@ -276,19 +277,19 @@ class Exclusion {
 }  // namespace
 
 Json negated_schema(const Json& schema, const std::string& path, SchemaSource& source, int depth) {
-  WorkWatch::look();
-  constexpr const char* kWhy = "what is left of it is not known here: say what values must be";
+  WorkWatch::check();
+  constexpr const char* kWhy = "its negation is not supported: describe the valid values instead";
   if (depth > kMostMergeDepth || ++source.merged > kMostMerged) refuse_schema(path, "not", kWhy);
   if (schema.is_boolean()) return !schema.get<bool>();
   if (!schema.is_object()) refuse_schema(path, "not", "it must be a schema");
   source.check(schema, path);
   Negation negation(path, source, depth);
   bool enforced = false;
-  for (const auto& [keyword, said] : schema.items()) {
+  for (const auto& [keyword, given] : schema.items()) {
     const SchemaKeyword* known = find_keyword(keyword);
-    if (known == nullptr || known->use == KeywordUse::kSays) continue;
+    if (known == nullptr || known->use == KeywordUse::kAnnotation) continue;
     enforced = true;
-    negation.add_keyword(keyword, said);
+    negation.add_keyword(keyword, given);
   }
   if (!enforced) return false;
   if (negation.disjuncts.empty()) refuse_schema(path, "not", kWhy);
@@ -297,37 +298,37 @@ Json negated_schema(const Json& schema, const std::string& path, SchemaSource& s
 }
 
 Json exclusive_branches(const Json& branches, const std::string& path, SchemaSource& source) {
-  std::vector<Json> kept, views;
+  std::vector<Json> possible, views;
   Exclusion exclusion(source);
   for (const Json& branch : branches) {
-    WorkWatch::look();
+    WorkWatch::check();
     try {
       views.push_back(exclusion.view(branch, path));
-      kept.push_back(branch);
-    } catch (const NothingIsValid&) {  // it adds nothing
+      possible.push_back(branch);
+    } catch (const NothingIsValid&) {  // not an alternative
     }
   }
-  std::vector<Json> apart(kept.size(), Json::array());  // what each is still to exclude
-  for (size_t a = 0; a < kept.size(); ++a) {
-    for (size_t b = a + 1; b < kept.size(); ++b) {
-      WorkWatch::look();
+  std::vector<Json> excluded(possible.size(), Json::array());  // what each must exclude
+  for (size_t a = 0; a < possible.size(); ++a) {
+    for (size_t b = a + 1; b < possible.size(); ++b) {
+      WorkWatch::check();
       if (++source.merged > kMostMerged) refuse_schema(path, "oneOf", "it has too many schemas");
-      if (exclusion.holds(views[a], views[b], path)) continue;
-      apart[a].push_back(kept[b]);
-      apart[b].push_back(kept[a]);
+      if (exclusion.exclude(views[a], views[b], path)) continue;
+      excluded[a].push_back(possible[b]);
+      excluded[b].push_back(possible[a]);
     }
   }
   Json exclusive = Json::array();
-  for (size_t k = 0; k < kept.size(); ++k) {
-    if (apart[k].empty()) {
-      exclusive.push_back(kept[k]);
+  for (size_t k = 0; k < possible.size(); ++k) {
+    if (excluded[k].empty()) {
+      exclusive.push_back(possible[k]);
       continue;
     }
-    if (kept.size() > kMostExclusive) {
-      refuse_schema(path, "oneOf", "a value may be valid for two of its schemas: use anyOf");
+    if (possible.size() > kMostExclusive) {
+      refuse_schema(path, "oneOf", "a value may be valid for two of the schemas: use anyOf");
     }
     exclusive.push_back(
-        Json{{"allOf", Json::array({kept[k]})}, {"not", {{"anyOf", std::move(apart[k])}}}});
+        Json{{"allOf", Json::array({possible[k]})}, {"not", {{"anyOf", std::move(excluded[k])}}}});
   }
   return exclusive;
 }

@@ -20,9 +20,9 @@ constexpr double kMostExact =
     9007199254740992;  // 2^53: all integers up to it are exact in a double
 constexpr int64_t kMostUnboundedMultiple = 1024;  // that the library supports
 
-std::optional<double> bound(const SchemaSaid& said, std::string_view keyword,
+std::optional<double> bound(const SchemaKeywords& keywords, std::string_view keyword,
                             const std::string& path) {
-  const Json* value = said.find(keyword);
+  const Json* value = keywords.find(keyword);
   if (value == nullptr) return std::nullopt;
   if (!value->is_number()) refuse_schema(path, keyword, "it must be a number");
   const double number = value->get<double>();
@@ -31,9 +31,9 @@ std::optional<double> bound(const SchemaSaid& said, std::string_view keyword,
   return number;
 }
 
-std::optional<int64_t> count(const SchemaSaid& said, std::string_view keyword,
+std::optional<int64_t> count(const SchemaKeywords& keywords, std::string_view keyword,
                              const std::string& path) {
-  const Json* value = said.find(keyword);
+  const Json* value = keywords.find(keyword);
   if (value == nullptr) return std::nullopt;
   const bool whole = value->is_number() && has_type(*value, "integer");
   const double number = whole ? value->get<double>() : -1;
@@ -44,8 +44,8 @@ std::optional<int64_t> count(const SchemaSaid& said, std::string_view keyword,
 }
 
 // The bounds of the format, if it is one of integers. Requires check_format().
-std::optional<NumberFormat> whole_numbers(const SchemaSaid& said) {
-  const Json* format = said.find("format");
+std::optional<NumberFormat> whole_numbers(const SchemaKeywords& keywords) {
+  const Json* format = keywords.find("format");
   if (format == nullptr) return std::nullopt;
   const auto numbers = number_format(format->get_ref<const std::string&>());
   return numbers && numbers->whole ? numbers : std::nullopt;
@@ -138,8 +138,8 @@ std::string checked_pattern(const Json& pattern, std::string_view keyword, const
   }
 }
 
-void check_format(const SchemaSaid& said, std::string_view type, const std::string& path) {
-  const Json* format = said.find("format");
+void check_format(const SchemaKeywords& keywords, std::string_view type, const std::string& path) {
+  const Json* format = keywords.find("format");
   if (format == nullptr) return;
   if (!format->is_string()) refuse_schema(path, "format", "it must be a string");
   const auto& name = format->get_ref<const std::string&>();
@@ -148,16 +148,16 @@ void check_format(const SchemaSaid& said, std::string_view type, const std::stri
   refuse_schema(path, "format", fmt::format("{} is not enforced here", cut(format->dump())));
 }
 
-Json read_integer(const SchemaSaid& said, const std::string& path, int* values) {
+Json read_integer(const SchemaKeywords& keywords, const std::string& path, int* values) {
   Json out{{"type", "integer"}};
   std::optional<double> low, high;
   const auto raise = [&](double to) { low = std::max(low.value_or(to), to); };
   const auto lower = [&](double to) { high = std::min(high.value_or(to), to); };
-  if (const auto b = bound(said, "minimum", path)) raise(std::ceil(*b));
-  if (const auto b = bound(said, "exclusiveMinimum", path)) raise(std::floor(*b) + 1);
-  if (const auto b = bound(said, "maximum", path)) lower(std::floor(*b));
-  if (const auto b = bound(said, "exclusiveMaximum", path)) lower(std::ceil(*b) - 1);
-  if (const auto numbers = whole_numbers(said)) {
+  if (const auto b = bound(keywords, "minimum", path)) raise(std::ceil(*b));
+  if (const auto b = bound(keywords, "exclusiveMinimum", path)) raise(std::floor(*b) + 1);
+  if (const auto b = bound(keywords, "maximum", path)) lower(std::floor(*b));
+  if (const auto b = bound(keywords, "exclusiveMaximum", path)) lower(std::ceil(*b) - 1);
+  if (const auto numbers = whole_numbers(keywords)) {
     raise(static_cast<double>(numbers->least));
     lower(static_cast<double>(numbers->most));
   }
@@ -165,7 +165,7 @@ Json read_integer(const SchemaSaid& said, const std::string& path, int* values) 
     refuse_as_empty(path, "minimum", "no integer is within the bounds");
   if (low) out["minimum"] = static_cast<int64_t>(*low);
   if (high) out["maximum"] = static_cast<int64_t>(*high);
-  const auto of = bound(said, "multipleOf", path);
+  const auto of = bound(keywords, "multipleOf", path);
   if (!of) return out;
   if (*of < 1 || std::floor(*of) != *of) {
     refuse_schema(path, "multipleOf", "for integers it must be a positive integer");
@@ -188,18 +188,18 @@ Json read_integer(const SchemaSaid& said, const std::string& path, int* values) 
   return out;
 }
 
-Json read_number(const SchemaSaid& said, const std::string& path, int* values) {
-  if (whole_numbers(said)) return read_integer(said, path, values);
+Json read_number(const SchemaKeywords& keywords, const std::string& path, int* values) {
+  if (whole_numbers(keywords)) return read_integer(keywords, path, values);
   Json out{{"type", "number"}};
-  if (said.find("multipleOf") != nullptr) {
+  if (keywords.find("multipleOf") != nullptr) {
     refuse_schema(path, "multipleOf",
                   "it is enforced for integers only: write \"type\": \"integer\"");
   }
   double low = -HUGE_VAL, high = HUGE_VAL;
   for (const char* keyword : {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"}) {
-    const auto b = bound(said, keyword, path);
+    const auto b = bound(keywords, keyword, path);
     if (!b) continue;
-    out[keyword] = *said.find(keyword);
+    out[keyword] = *keywords.find(keyword);
     const bool is_low = std::string_view(keyword).ends_with("inimum");
     const double inside = nearest_inside(*b, is_low, keyword[0] == 'e');
     (is_low ? low : high) = is_low ? std::max(low, inside) : std::min(high, inside);
@@ -210,20 +210,20 @@ Json read_number(const SchemaSaid& said, const std::string& path, int* values) {
   return out;
 }
 
-void counts(const SchemaSaid& said, const char* least, const char* most, const std::string& path,
-            Json* out) {
-  const auto low = count(said, least, path), high = count(said, most, path);
+void counts(const SchemaKeywords& keywords, const char* least, const char* most,
+            const std::string& path, Json* out) {
+  const auto low = count(keywords, least, path), high = count(keywords, most, path);
   if (low && high && *low > *high)
     refuse_as_empty(path, least, fmt::format("it must not be greater than {}", most));
   if (low) (*out)[least] = *low;
   if (high) (*out)[most] = *high;
 }
 
-Json read_string(const SchemaSaid& said, const std::string& path, size_t* pattern_bytes) {
+Json read_string(const SchemaKeywords& keywords, const std::string& path, size_t* pattern_bytes) {
   Json out{{"type", "string"}}, length = Json::object();
-  counts(said, "minLength", "maxLength", path, &length);
-  const Json* pattern = said.find("pattern");
-  const Json* format = said.find("format");
+  counts(keywords, "minLength", "maxLength", path, &length);
+  const Json* pattern = keywords.find("pattern");
+  const Json* format = keywords.find("format");
   if (pattern != nullptr && !pattern->is_string()) {
     refuse_schema(path, "pattern", "it must be a string");
   }

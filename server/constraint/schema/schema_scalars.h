@@ -18,7 +18,7 @@ inline void reserve(size_t names, nlohmann::ordered_json* object) {
 }
 
 // The keywords of a schema, by the types to which they apply.
-struct SchemaSaid {
+struct SchemaKeywords {
   std::map<std::string_view, const nlohmann::ordered_json*> of_any, of_number, of_string, of_array,
       of_object;
   const nlohmann::ordered_json* find(std::string_view name) const {
@@ -53,18 +53,20 @@ bool has_type(const nlohmann::ordered_json& value, std::string_view type);
 
 // Refuses an unknown format. A format does not constrain values of another type, as in the draft.
 // Required before the functions below.
-void check_format(const SchemaSaid& said, std::string_view type, const std::string& path);
+void check_format(const SchemaKeywords& keywords, std::string_view type, const std::string& path);
 // `values`: the number of enumerated values of the whole schema, which is increased.
-nlohmann::ordered_json read_integer(const SchemaSaid& said, const std::string& path, int* values);
-nlohmann::ordered_json read_number(const SchemaSaid& said, const std::string& path, int* values);
+nlohmann::ordered_json read_integer(const SchemaKeywords& keywords, const std::string& path,
+                                    int* values);
+nlohmann::ordered_json read_number(const SchemaKeywords& keywords, const std::string& path,
+                                   int* values);
 // `pattern_bytes`: of all patterns of the whole schema, which is increased.
-nlohmann::ordered_json read_string(const SchemaSaid& said, const std::string& path,
+nlohmann::ordered_json read_string(const SchemaKeywords& keywords, const std::string& path,
                                    size_t* pattern_bytes);
 std::string checked_pattern(const nlohmann::ordered_json& pattern, std::string_view keyword,
                             const std::string& path, size_t* pattern_bytes,
                             TextLengths* lengths = nullptr);
 // Copies two keywords that are counts to `out`.
-void counts(const SchemaSaid& said, const char* least, const char* most, const std::string& path,
-            nlohmann::ordered_json* out);
+void counts(const SchemaKeywords& keywords, const char* least, const char* most,
+            const std::string& path, nlohmann::ordered_json* out);
 
 }  // namespace recurve

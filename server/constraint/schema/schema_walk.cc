@@ -21,22 +21,22 @@
 namespace recurve {
 namespace {
 
-using Json = nlohmann::ordered_json;  // properties are given in the order in which they stand
+using Json = nlohmann::ordered_json;  // with the order of properties
 
 constexpr std::string_view kTypes[] = {"null",   "boolean", "integer", "number",
                                        "string", "array",   "object"};
 
 KeywordUse use_of(std::string_view keyword, std::string_view* note) {
-  if (keyword.starts_with("x-") || keyword.starts_with("_")) return KeywordUse::kSays;
+  if (keyword.starts_with("x-") || keyword.starts_with("_")) return KeywordUse::kAnnotation;
   if (const SchemaKeyword* known = find_keyword(keyword)) {
     *note = known->note;
     return known->use;
   }
-  *note = "it is no keyword of JSON Schema 2020-12";
+  *note = "not a keyword of JSON Schema 2020-12";
   return KeywordUse::kRefused;
 }
 
-// A token of a JSON pointer, in a path for people.
+// Appends a token to a JSON pointer for messages.
 std::string below(const std::string& path, std::string_view name) {
   return fmt::format("{}/{}", path, name);
 }
@@ -47,7 +47,7 @@ class SchemaWalk {
 
   std::string run() {
     Json walked = read(root_, "#");
-    // What is referred to may refer to more.
+    // Definitions may refer to further ones.
     std::vector<std::pair<std::string, Json>> targets;
     while (!referred_.empty()) {
       const std::string pointer = std::move(referred_.back());
@@ -67,16 +67,16 @@ class SchemaWalk {
  private:
   // ---- one schema ----
 
-  using Said = SchemaSaid;
+  using Keywords = SchemaKeywords;
 
   Json read(const Json& schema, const std::string& path, int depth = 0) {
-    WorkWatch::look();
+    WorkWatch::check();
     if (++nodes_ > kMostSchemaNodes) {
       throw ConstraintRefused(
           fmt::format("schema: it must have at most {} schemas and values", kMostSchemaNodes));
     }
     if (depth > kMostSchemaDepth) {
-      throw ConstraintRefused(fmt::format("schema, at {}: it nests more than {} deep",
+      throw ConstraintRefused(fmt::format("schema, at {}: it is nested more than {} levels deep",
                                           cut(path, kMostRepeated), kMostSchemaDepth));
     }
     if (schema.is_boolean()) {
@@ -85,15 +85,15 @@ class SchemaWalk {
     }
     if (!schema.is_object())
       refuse_schema(path, "schema", "a schema must be an object, true or false");
-    if (is_to_be_merged(schema)) {
+    if (needs_merge(schema)) {
       return read(merged_schema(schema, path, source_), path, depth + 1);
     }
-    const Said said = sort(schema, path);
-    return read_said(said, path, depth);
+    const Keywords keywords = sort(schema, path);
+    return read_keywords(keywords, path, depth);
   }
 
-  Said sort(const Json& schema, const std::string& path) {
-    Said said;
+  Keywords sort(const Json& schema, const std::string& path) {
+    Keywords keywords;
     for (const auto& [keyword, value] : schema.items()) {
       std::string_view note;
       switch (use_of(keyword, &note)) {
@@ -101,29 +101,29 @@ class SchemaWalk {
           refuse_schema(path, keyword,
                         note.empty() ? "it is not enforced here: leave it out"
                                      : fmt::format("it is not enforced here ({})", note));
-        case KeywordUse::kSays:
+        case KeywordUse::kAnnotation:
           if ((keyword == "$id" || keyword == "id") && path != "#" && has_reference(schema)) {
-            refuse_schema(path, keyword, "a $ref within it would be of another schema");
+            refuse_schema(path, keyword, "a $ref in it would refer to another schema");
           }
           break;
         case KeywordUse::kAny:
-          said.of_any[keyword] = &value;
+          keywords.of_any[keyword] = &value;
           break;
         case KeywordUse::kNumber:
-          said.of_number[keyword] = &value;
+          keywords.of_number[keyword] = &value;
           break;
         case KeywordUse::kString:
-          said.of_string[keyword] = &value;
+          keywords.of_string[keyword] = &value;
           break;
         case KeywordUse::kArray:
-          said.of_array[keyword] = &value;
+          keywords.of_array[keyword] = &value;
           break;
         case KeywordUse::kObject:
-          said.of_object[keyword] = &value;
+          keywords.of_object[keyword] = &value;
           break;
       }
     }
-    return said;
+    return keywords;
   }
 
   static bool has_reference(const Json& schema) {
@@ -131,44 +131,45 @@ class SchemaWalk {
     return schema.is_structured() && std::ranges::any_of(schema, has_reference);
   }
 
-  Json read_said(const Said& said, const std::string& path, int depth) {
+  Json read_keywords(const Keywords& keywords, const std::string& path, int depth) {
     for (const char* alone : {"$ref", "const", "enum", "anyOf", "oneOf"}) {
-      const Json* value = said.find(alone);
+      const Json* value = keywords.find(alone);
       if (value == nullptr) continue;
-      check_alone(said, alone, path);
+      check_alone(keywords, alone, path);
       const std::string_view keyword = alone;
       if (keyword == "$ref") return read_reference(*value, path);
       if (keyword == "const" || keyword == "enum") count_values(*value, keyword, path);
-      if (keyword == "const") return read_values(Json::array({*value}), said, "const", path);
-      if (keyword == "enum") return read_values(*value, said, "enum", path);
+      if (keyword == "const") return read_values(Json::array({*value}), keywords, "const", path);
+      if (keyword == "enum") return read_values(*value, keywords, "enum", path);
       return read_branches(*value, keyword, path, depth);
     }
-    std::vector<std::string> types = types_of(said, path);
+    std::vector<std::string> types = types_of(keywords, path);
     if (types.empty()) return Json::object();
-    if (types.size() == 1) return read_typed(types.front(), said, path, depth);
+    if (types.size() == 1) return read_typed(types.front(), keywords, path, depth);
     Json branches = Json::array();
-    for (const std::string& type : types) branches.push_back(read_typed(type, said, path, depth));
+    for (const std::string& type : types)
+      branches.push_back(read_typed(type, keywords, path, depth));
     return {{"anyOf", std::move(branches)}};
   }
 
-  void check_alone(const Said& said, std::string_view keyword, const std::string& path) {
-    for (const auto* group :
-         {&said.of_any, &said.of_number, &said.of_string, &said.of_array, &said.of_object}) {
+  void check_alone(const Keywords& keywords, std::string_view keyword, const std::string& path) {
+    for (const auto* group : {&keywords.of_any, &keywords.of_number, &keywords.of_string,
+                              &keywords.of_array, &keywords.of_object}) {
       for (const auto& [other, value] : *group) {
         if (other == keyword || (other == "type" && keyword != "$ref")) continue;
-        refuse_schema(path, other, fmt::format("it may not stand beside {}", keyword));
+        refuse_schema(path, other, fmt::format("it cannot be combined with {}", keyword));
       }
     }
   }
 
-  // The types that the values may have, of which the keywords say more; none: all.
-  std::vector<std::string> types_of(const Said& said, const std::string& path) {
-    if (const Json* type = said.find("type")) return read_types(*type, path);
+  // The types of valid values, or those of the keywords; empty: all.
+  std::vector<std::string> types_of(const Keywords& keywords, const std::string& path) {
+    if (const Json* type = keywords.find("type")) return read_types(*type, path);
     std::vector<std::string> types;
-    if (!said.of_number.empty()) types.push_back("number");
-    if (!said.of_string.empty()) types.push_back("string");
-    if (!said.of_array.empty()) types.push_back("array");
-    if (!said.of_object.empty()) types.push_back("object");
+    if (!keywords.of_number.empty()) types.push_back("number");
+    if (!keywords.of_string.empty()) types.push_back("string");
+    if (!keywords.of_array.empty()) types.push_back("array");
+    if (!keywords.of_object.empty()) types.push_back("object");
     return types;
   }
 
@@ -178,11 +179,11 @@ class SchemaWalk {
     for (const Json& one : list) {
       if (!one.is_string() ||
           std::ranges::find(kTypes, one.get_ref<const std::string&>()) == std::end(kTypes)) {
-        refuse_schema(path, "type", fmt::format("{} is no type", cut(one.dump())));
+        refuse_schema(path, "type", fmt::format("{} is not a type", cut(one.dump())));
       }
       types.push_back(one.get<std::string>());
     }
-    if (types.empty()) refuse_schema(path, "type", "no value is of no type");
+    if (types.empty()) refuse_schema(path, "type", "it must not be empty");
     return types;
   }
 
@@ -191,53 +192,53 @@ class SchemaWalk {
            std::ranges::any_of(types, [&](const auto& type) { return has_type(value, type); });
   }
 
-  // With those within them, before they are copied.
-  void count_values(const Json& said, std::string_view keyword, const std::string& path) {
-    nodes_ += values_in(said);
+  // Counts values and the values in them, before they are copied.
+  void count_values(const Json& keywords, std::string_view keyword, const std::string& path) {
+    nodes_ += values_in(keywords);
     if (nodes_ <= kMostSchemaNodes) return;
     refuse_schema(path, keyword,
-                  fmt::format("a schema may have at most {} values", kMostSchemaNodes));
+                  fmt::format("a schema can have at most {} values", kMostSchemaNodes));
   }
 
-  Json read_values(const Json& values, const Said& said, std::string_view keyword,
+  Json read_values(const Json& values, const Keywords& keywords, std::string_view keyword,
                    const std::string& path) {
     if (!values.is_array()) refuse_schema(path, keyword, "it must be an array");
     std::vector<std::string> types;
-    if (const Json* type = said.find("type")) types = read_types(*type, path);
-    Json kept = Json::array();
+    if (const Json* type = keywords.find("type")) types = read_types(*type, path);
+    Json matching = Json::array();
     for (const Json& value : values) {
-      WorkWatch::look();
+      WorkWatch::check();
       if (!has_one_of(value, types)) continue;
       check_numbers(value, keyword, path);
-      kept.push_back(value);
+      matching.push_back(value);
     }
-    if (kept.empty()) refuse_as_empty(path, keyword);
-    return {{"enum", std::move(kept)}};
+    if (matching.empty()) refuse_as_empty(path, keyword);
+    return {{"enum", std::move(matching)}};
   }
 
   Json read_branches(const Json& branches, std::string_view keyword, const std::string& path,
                      int depth) {
     if (!branches.is_array() || branches.empty()) {
-      refuse_schema(path, keyword, "it must be an array of schemas, and not an empty one");
+      refuse_schema(path, keyword, "it must be a non-empty array of schemas");
     }
     const Json exclusive =
         keyword == "oneOf" ? exclusive_branches(branches, path, source_) : Json::array();
-    Json read_ones = Json::array();
+    Json results = Json::array();
     size_t index = 0;
     for (const Json& branch : keyword == "oneOf" ? exclusive : branches) {
       const std::string at = below(path, fmt::format("{}/{}", keyword, index++));
       try {
-        read_ones.push_back(read(branch, at, depth + 1));
-      } catch (const NothingIsValid&) {  // adds nothing
+        results.push_back(read(branch, at, depth + 1));
+      } catch (const NothingIsValid&) {  // not an alternative
       }
     }
-    if (read_ones.empty()) {
+    if (results.empty()) {
       refuse_as_empty(path, keyword,
-                      keyword == "oneOf" ? "no value is seen to be valid for one of them alone"
+                      keyword == "oneOf" ? "no value is valid for exactly one of the schemas"
                                          : "no value is valid for it");
     }
-    if (read_ones.size() == 1) return read_ones.front();
-    return {{"anyOf", std::move(read_ones)}};
+    if (results.size() == 1) return results.front();
+    return {{"anyOf", std::move(results)}};
   }
 
   // ---- references ----
@@ -246,7 +247,7 @@ class SchemaWalk {
     if (!reference.is_string()) refuse_schema(path, "$ref", "it must be a string");
     std::string pointer = reference.get<std::string>();
     const Json* target = &target_of(pointer, path);
-    // One that refers to nothing but another is that other.
+    // Follows definitions that are only a reference.
     for (int steps = 0; target->is_object() && target->contains("$ref"); ++steps) {
       if (steps == kMostSchemaDepth) refuse_schema(path, "$ref", "it refers to itself");
       sort(*target, pointer);
@@ -272,7 +273,7 @@ class SchemaWalk {
     }
   }
 
-  // Without the escapes of URIs.
+  // Decodes percent-encoding.
   static std::string unescaped(const std::string& uri) {
     std::string out;
     for (size_t i = 0; i < uri.size(); ++i) {
@@ -292,29 +293,30 @@ class SchemaWalk {
 
   // ---- by type ----
 
-  Json read_typed(const std::string& type, const Said& said, const std::string& path, int depth) {
-    check_format(said, type, path);
-    if (type == "integer") return read_integer(said, path, &nodes_);
-    if (type == "number") return read_number(said, path, &nodes_);
-    if (type == "string") return read_string(said, path, &pattern_bytes_);
-    if (type == "array") return read_array(said, path, depth);
-    if (type == "object") return read_object(said, path, depth);
+  Json read_typed(const std::string& type, const Keywords& keywords, const std::string& path,
+                  int depth) {
+    check_format(keywords, type, path);
+    if (type == "integer") return read_integer(keywords, path, &nodes_);
+    if (type == "number") return read_number(keywords, path, &nodes_);
+    if (type == "string") return read_string(keywords, path, &pattern_bytes_);
+    if (type == "array") return read_array(keywords, path, depth);
+    if (type == "object") return read_object(keywords, path, depth);
     return {{"type", type}};
   }
 
-  Json read_array(const Said& said, const std::string& path, int depth) {
+  Json read_array(const Keywords& keywords, const std::string& path, int depth) {
     constexpr size_t kMostKeywords = 8;
     Json out{{"type", "array"}};
     reserve(kMostKeywords, &out);
-    counts(said, "minItems", "maxItems", path, &out);
+    counts(keywords, "minItems", "maxItems", path, &out);
     const int64_t most = out.value("maxItems", int64_t{kMostSchemaCount});
-    if (const Json* unique = said.find("uniqueItems")) {
+    if (const Json* unique = keywords.find("uniqueItems")) {
       if (!unique->is_boolean()) refuse_schema(path, "uniqueItems", "it must be true or false");
       if (unique->get<bool>() && most > 1) {
         refuse_schema(path, "uniqueItems", "it is not enforced here: leave it out");
       }
     }
-    if (const Json* prefix = said.find("prefixItems")) {
+    if (const Json* prefix = keywords.find("prefixItems")) {
       if (!prefix->is_array()) refuse_schema(path, "prefixItems", "it must be an array of schemas");
       Json items = Json::array();
       for (const Json& item : *prefix) {
@@ -324,9 +326,10 @@ class SchemaWalk {
       }
       if (!items.empty()) out["prefixItems"] = std::move(items);
     }
-    const Json* items = said.find("items");
+    const Json* items = keywords.find("items");
     if (items != nullptr && items->is_array()) {
-      refuse_schema(path, "items", "of an array of schemas it is prefixItems since 2020-12");
+      refuse_schema(path, "items",
+                    "it must be a schema: an array of schemas is prefixItems since 2020-12");
     }
     const bool closed = items != nullptr && items->is_boolean() && !items->get<bool>();
     if (closed && out.value("minItems", size_t{0}) > out.value("prefixItems", Json()).size()) {
@@ -341,37 +344,37 @@ class SchemaWalk {
     return out;
   }
 
-  Json read_object(const Said& said, const std::string& path, int depth) {
+  Json read_object(const Keywords& keywords, const std::string& path, int depth) {
     constexpr size_t kMostKeywords = 8;
     Json out{{"type", "object"}};
     reserve(kMostKeywords, &out);
-    const Json* patterns = said.find("patternProperties");
-    const Json* name_rules = said.find("propertyNames");
+    const Json* patterns = keywords.find("patternProperties");
+    const Json* name_rules = keywords.find("propertyNames");
     std::set<std::string> absent;
-    Json properties = read_properties(said, path, depth, &absent);
+    Json properties = read_properties(keywords, path, depth, &absent);
     const bool named = !properties.empty() || !absent.empty();
     for (const auto& [keyword, value] :
          {std::pair("patternProperties", patterns), std::pair("propertyNames", name_rules)}) {
       if (value == nullptr) continue;
-      if (named) refuse_schema(path, keyword, "it may not stand beside properties or required");
+      if (named) refuse_schema(path, keyword, "it cannot be combined with properties or required");
     }
     if (patterns != nullptr && name_rules != nullptr) {
-      refuse_schema(path, "propertyNames", "it may not stand beside patternProperties");
+      refuse_schema(path, "propertyNames", "it cannot be combined with patternProperties");
     }
-    const Json* additional = said.find("additionalProperties");
+    const Json* additional = keywords.find("additionalProperties");
     bool open = false;
     if (patterns != nullptr) {
       out["patternProperties"] = read_patterns(*patterns, additional, path, depth);
     } else if (name_rules != nullptr) {
       out["patternProperties"] = read_names(*name_rules, additional, path, depth);
     } else if (additional != nullptr ? *additional != Json(false)
-                                     : !named && said.find("properties") == nullptr) {
+                                     : !named && keywords.find("properties") == nullptr) {
       const Json any = true;
       Json others = read(additional == nullptr ? any : *additional,
                          below(path, "additionalProperties"), depth + 1);
       open = true;
       if (named) {
-        // A name written in another way would be that property again, and with another schema.
+        // Excludes the names of properties, which would have another schema otherwise.
         const std::vector<std::string> names = plain_names(properties, absent);
         size_t bytes = 0;
         for (const std::string& name : names) bytes += name.size();
@@ -382,17 +385,18 @@ class SchemaWalk {
       }
     }
     if (!out.contains("additionalProperties")) out["additionalProperties"] = false;
-    counts(said, "minProperties", "maxProperties", path, &out);
+    counts(keywords, "minProperties", "maxProperties", path, &out);
     const bool has_more = open || out.contains("patternProperties");
     if (out.value("minProperties", 0) > 1 && has_more) {
-      refuse_schema(path, "minProperties", "of more than 1 it needs all properties to be named");
+      refuse_schema(path, "minProperties",
+                    "more than 1 is only supported if all properties are named");
     }
     if (!has_more && out.value("minProperties", size_t{0}) > properties.size()) {
       refuse_as_empty(path, "minProperties", "there are fewer properties");
     }
     if (!properties.empty()) {
       Json required = Json::array();
-      if (const Json* wanted = said.find("required")) required = *wanted;
+      if (const Json* wanted = keywords.find("required")) required = *wanted;
       out["properties"] = std::move(properties);
       const std::set<Json> wanted(required.begin(), required.end());
       if (wanted.size() > out.value("maxProperties", wanted.size())) {
@@ -403,7 +407,7 @@ class SchemaWalk {
     return out;
   }
 
-  // The names that a pattern of printable ASCII could write.
+  // The names that a pattern of plain names can match.
   static std::vector<std::string> plain_names(const Json& properties,
                                               const std::set<std::string>& absent) {
     std::vector<std::string> names;
@@ -413,43 +417,43 @@ class SchemaWalk {
     return names;
   }
 
-  // `absent`: those that an object never has.
-  Json read_properties(const Said& said, const std::string& path, int depth,
+  // Adds to `absent` the names that a valid object never has.
+  Json read_properties(const Keywords& keywords, const std::string& path, int depth,
                        std::set<std::string>* absent) {
-    Json read_ones = Json::object();
+    Json results = Json::object();
     const auto check_count = [&] {
-      if (read_ones.size() <= kMostProperties) return;
+      if (results.size() <= kMostProperties) return;
       refuse_schema(path, "properties",
-                    fmt::format("an object may have at most {}", kMostProperties));
+                    fmt::format("an object can have at most {}", kMostProperties));
     };
-    if (const Json* properties = said.find("properties")) {
+    if (const Json* properties = keywords.find("properties")) {
       if (!properties->is_object()) refuse_schema(path, "properties", "it must be an object");
-      reserve(std::min(properties->size(), size_t{kMostProperties}) + 1, &read_ones);
+      reserve(std::min(properties->size(), size_t{kMostProperties}) + 1, &results);
       for (const auto& [name, schema] : properties->items()) {
         try {
-          read_ones[name] = read(schema, below(path, "properties/" + name), depth + 1);
+          results[name] = read(schema, below(path, "properties/" + name), depth + 1);
         } catch (const NothingIsValid&) {
           absent->insert(name);
         }
         check_count();
       }
     }
-    if (const Json* required = said.find("required")) {
+    if (const Json* required = keywords.find("required")) {
       if (!required->is_array()) refuse_schema(path, "required", "it must be an array of names");
       for (const Json& name : *required) {
         if (!name.is_string()) refuse_schema(path, "required", "it must be an array of names");
         const auto& text = name.get_ref<const std::string&>();
         if (absent->contains(text))
           refuse_as_empty(path, "required", "no value is valid for " + cut(name.dump()));
-        if (read_ones.contains(text)) continue;
-        const Json* additional = said.find("additionalProperties");
+        if (results.contains(text)) continue;
+        const Json* additional = keywords.find("additionalProperties");
         const Json any = true;
-        read_ones[text] =
+        results[text] =
             read(additional == nullptr ? any : *additional, below(path, "required"), depth + 1);
         check_count();
       }
     }
-    return read_ones;
+    return results;
   }
 
   Json read_patterns(const Json& patterns, const Json* additional, const std::string& path,
@@ -458,7 +462,7 @@ class SchemaWalk {
       refuse_schema(path, "patternProperties", "it must be an object with one pattern");
     }
     if (additional != nullptr && *additional != Json(false)) {
-      refuse_schema(path, "additionalProperties", "beside patternProperties it must be false");
+      refuse_schema(path, "additionalProperties", "with patternProperties it must be false");
     }
     const std::string name = patterns.items().begin().key();
     const std::string pattern =
@@ -467,11 +471,10 @@ class SchemaWalk {
   }
 
   Json read_names(const Json& names, const Json* additional, const std::string& path, int depth) {
-    const Json merged = is_to_be_merged(names) ? merged_schema(names, path, source_) : names;
+    const Json merged = needs_merge(names) ? merged_schema(names, path, source_) : names;
     const Json walked =
         merged.is_object() ? read_typed("string", sort(merged, path), path, depth) : Json::object();
-    if (!walked.contains("pattern"))
-      refuse_schema(path, "propertyNames", "it must be of a pattern");
+    if (!walked.contains("pattern")) refuse_schema(path, "propertyNames", "it must have a pattern");
     const Json any = true;
     return {{walked.at("pattern").get<std::string>(),
              read(additional == nullptr ? any : *additional, below(path, "additionalProperties"),
@@ -487,8 +490,8 @@ class SchemaWalk {
       },
       .check = [this](const Json& schema, const std::string& path) { sort(schema, path); }};
   size_t pattern_bytes_ = 0;
-  std::map<std::string, std::string> names_;  // of what is referred to, by pointer
-  std::vector<std::string> referred_;         // and is still to be read
+  std::map<std::string, std::string> names_;  // names of definitions, by pointer
+  std::vector<std::string> referred_;         // pointers of definitions to read
 };
 
 }  // namespace
@@ -498,16 +501,17 @@ std::string enforceable_schema(std::string_view schema) {
     throw ConstraintRefused(fmt::format("schema: it must have at most {} bytes, got {}",
                                         kMostConstraintBytes, schema.size()));
   }
-  // Before anything recurses into it.
+  // Before any recursion.
   if (nests_deeper_than(schema, kMostJsonNesting)) {
-    throw ConstraintRefused(fmt::format("schema: it nests more than {} deep", kMostJsonNesting));
+    throw ConstraintRefused(
+        fmt::format("schema: it is nested more than {} levels deep", kMostJsonNesting));
   }
   Json parsed;
   try {
     parsed = parse_watched(schema, /*throws=*/true);
   } catch (const Json::exception& error) {
     throw ConstraintRefused(
-        fmt::format("schema: it is no JSON: {}", cut(error.what(), kMostRepeated)));
+        fmt::format("schema: it is not valid JSON: {}", cut(error.what(), kMostRepeated)));
   }
   return SchemaWalk(std::move(parsed)).run();
 }

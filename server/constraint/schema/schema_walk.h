@@ -5,20 +5,18 @@
 namespace recurve {
 
 inline constexpr int kMostSchemaDepth = 64;
-inline constexpr int kMostSchemaNodes = 10000;  // schemas, and values of enums
-inline constexpr int kMostSchemaCount =
-    1000;  // of characters, items or properties that are counted
-inline constexpr size_t kMostPatternBytes = 16384;  // of all patterns, with repeats written out
+inline constexpr int kMostSchemaNodes = 10000;      // schemas, and values of enums
+inline constexpr int kMostSchemaCount = 1000;       // of characters, items or properties
+inline constexpr size_t kMostPatternBytes = 16384;  // of all patterns, with repeats expanded
 inline constexpr int kMostProperties = 500;         // of one object
-// Between two tokens of JSON: a model that is lost would go on with spaces for ever.
+// Between two JSON tokens: without a limit, a bad model would generate spaces forever.
 inline constexpr int kMostWhitespace = 16;
 
-inline constexpr size_t kMostNamedBytes = 64;  // of an object's names, where it may have others
+inline constexpr size_t kMostNamedBytes = 64;  // of an object's names, if it allows other names
 
-// A schema that says, in the words that the library reads without leaving anything out, what
-// `schema` says, or less than it allows: keywords without a type get theirs, values of an enum that
-// are not of the type are gone, formats are patterns, and a closed object is closed in so many
-// words. Throws ConstraintRefused with a sentence that names the keyword and where it stands.
+// An equivalent or stricter schema with only those keywords that the library enforces: it has
+// explicit types, values of an enum have its types, formats are patterns, and additionalProperties
+// is explicit. Throws ConstraintRefused, whose message names the keyword and its position.
 std::string enforceable_schema(std::string_view schema);
 
 }  // namespace recurve

@@ -27,21 +27,21 @@
 namespace recurve {
 namespace {
 
-// What the library says that it leaves out, of what this thread compiles. It would go to standard
-// error, and the constraint would be a weaker one.
-thread_local std::string left_out;
+// The library's warning about an ignored part of the constraint that this thread compiles.
+// Otherwise it would be printed to standard error, and the constraint would allow too much.
+thread_local std::string ignored_part;
 
-// What follows an answer, at each of its tokens.
+// Limits of a matcher for each token of an answer.
 const CompileBounds kMatcherBounds{.most_seconds = Matcher::kMostSeconds};
 constexpr const char* kMatcherRemedy =
-    "to say what may come next: write it with fewer ways to read the same text";
+    "to compute the next tokens: write it with fewer ways to parse the same text";
 
 }  // namespace
 }  // namespace recurve
 
 namespace xgrammar {
 
-// Both are declared by a header of the library that is not installed: cpp/support/logging.h.
+// Declared in a header of the library that is not installed: cpp/support/logging.h.
 [[noreturn]] void LogFatalImpl(const std::string& file, int line, const std::string& message);
 void LogMessageImpl(const std::string& file, int line, int level, const std::string& message);
 
@@ -49,11 +49,11 @@ void LogFatalImpl(const std::string&, int, const std::string& message) {
   throw recurve::ConstraintRefused(recurve::cut(message, recurve::kMostRepeated));
 }
 
-void LookAtWork(size_t more) { recurve::WorkWatch::look(more); }
+void LookAtWork(size_t more) { recurve::WorkWatch::check(more); }
 
 void LogMessageImpl(const std::string&, int, int level, const std::string& message) {
   constexpr int kWarning = 2;
-  if (level >= kWarning && recurve::left_out.empty()) recurve::left_out = message;
+  if (level >= kWarning && recurve::ignored_part.empty()) recurve::ignored_part = message;
 }
 
 }  // namespace xgrammar
@@ -61,31 +61,31 @@ void LogMessageImpl(const std::string&, int, int level, const std::string& messa
 namespace recurve {
 namespace {
 
-// What is known of the ids without any grammar.
+// The vocabulary, and its masks that do not depend on a grammar.
 struct Vocabulary {
   explicit Vocabulary(const TokenTexts& tokens) : texts(tokens), utf8(utf8_masks(tokens)) {}
   TokenTexts texts;
   std::array<std::vector<uint32_t>, kUtf8States> utf8;
 };
 
-// What all matchers of a constraint have in common.
-struct Followed {
+// The state that all matchers of a constraint share.
+struct SharedState {
   std::shared_ptr<const Vocabulary> vocabulary;
   std::shared_ptr<MaskCache> masks;
-  std::vector<int32_t> control_ids;  // that the grammar names
-  uint64_t number;                   // no other constraint's
+  std::vector<int32_t> control_ids;  // control tokens in the grammar
+  uint64_t number;                   // unique for each constraint
 };
 
-// The library's characters may be surrogates, which are no UTF-8: that it is, is kept to here.
+// The library's characters include surrogates, which are not valid UTF-8 and are excluded here.
 class XgrammarMatcher final : public Matcher {
  public:
-  XgrammarMatcher(xgrammar::GrammarMatcher matcher, std::shared_ptr<const Followed> followed,
+  XgrammarMatcher(xgrammar::GrammarMatcher matcher, std::shared_ptr<const SharedState> shared,
                   uint64_t client)
-      : matcher_(std::move(matcher)), followed_(std::move(followed)), client_(client) {}
+      : matcher_(std::move(matcher)), shared_(std::move(shared)), client_(client) {}
 
   bool accept(int32_t id) override {
     const WorkWatch watch(kMatcherBounds, kMatcherRemedy);
-    const std::string& text = followed_->vocabulary->texts.at(static_cast<size_t>(id));
+    const std::string& text = shared_->vocabulary->texts.at(static_cast<size_t>(id));
     const auto next = utf8_state_after(utf8_, text);
     if ((text.empty() && !may_come(id)) || !next || matcher_.IsTerminated() ||
         !matcher_.AcceptToken(id))
@@ -95,25 +95,25 @@ class XgrammarMatcher final : public Matcher {
   }
 
   void fill(std::span<uint32_t> mask) override {
-    std::string place = place_of(matcher_);
-    if (place.empty()) return work_out(mask);
-    place += static_cast<char>(utf8_);
-    place.append(reinterpret_cast<const char*>(&followed_->number), sizeof(followed_->number));
-    if (followed_->masks->find(place, client_, mask)) return;
-    work_out(mask);
-    followed_->masks->put(std::move(place), client_, mask);
+    std::string position = place_of(matcher_);
+    if (position.empty()) return compute(mask);
+    position += static_cast<char>(utf8_);
+    position.append(reinterpret_cast<const char*>(&shared_->number), sizeof(shared_->number));
+    if (shared_->masks->find(position, client_, mask)) return;
+    compute(mask);
+    shared_->masks->put(std::move(position), client_, mask);
   }
 
   bool may_end() const override { return utf8_ == 0 && matcher_.IsCompleted(); }
 
   std::unique_ptr<Matcher> fork() const override {
-    auto fork = std::make_unique<XgrammarMatcher>(matcher_.Fork(), followed_, client_);
+    auto fork = std::make_unique<XgrammarMatcher>(matcher_.Fork(), shared_, client_);
     fork->utf8_ = utf8_;
     return fork;
   }
 
  private:
-  void work_out(std::span<uint32_t> mask) {
+  void compute(std::span<uint32_t> mask) {
     const WorkWatch watch(kMatcherBounds, kMatcherRemedy);
     int64_t words = static_cast<int64_t>(mask.size());
     DLTensor tensor{.data = mask.data(),
@@ -123,11 +123,11 @@ class XgrammarMatcher final : public Matcher {
                     .shape = &words,
                     .strides = nullptr,
                     .byte_offset = 0};
-    // It says whether there is anything that may not come, and fills the mask only then.
+    // The library does not fill the mask if every token is allowed.
     std::ranges::fill(mask, ~uint32_t{0});
     matcher_.FillNextTokenBitmask(&tensor);
-    const std::vector<uint32_t>& utf8 = followed_->vocabulary->utf8[utf8_];
-    const std::vector<int32_t>& control_ids = followed_->control_ids;
+    const std::vector<uint32_t>& utf8 = shared_->vocabulary->utf8[utf8_];
+    const std::vector<int32_t>& control_ids = shared_->control_ids;
     const auto bit = [](int32_t id) { return uint32_t{1} << (static_cast<size_t>(id) % 32); };
     std::array<bool, 2> named{};
     for (size_t i = 0; i < control_ids.size(); ++i) {
@@ -139,14 +139,13 @@ class XgrammarMatcher final : public Matcher {
       if (named.at(i)) mask[static_cast<size_t>(control_ids[i]) / 32] |= bit(control_ids[i]);
     }
   }
-  // Of control tokens, which have no text: between whole characters, those that are named.
+  // Whether a token without text is allowed: a control token of the grammar, between characters.
   bool may_come(int32_t id) const {
-    return utf8_ == 0 &&
-           std::ranges::find(followed_->control_ids, id) != followed_->control_ids.end();
+    return utf8_ == 0 && std::ranges::find(shared_->control_ids, id) != shared_->control_ids.end();
   }
 
   xgrammar::GrammarMatcher matcher_;
-  const std::shared_ptr<const Followed> followed_;
+  const std::shared_ptr<const SharedState> shared_;
   const uint64_t client_;
   Utf8State utf8_ = 0;
 };
@@ -158,7 +157,7 @@ class XgrammarConstraint final : public Constraint {
                      ConstraintText text)
       : grammar_(std::move(grammar)), text_(std::move(text)) {
     static std::atomic<uint64_t> constraints = 0;
-    followed_ = std::make_shared<const Followed>(Followed{
+    shared_ = std::make_shared<const SharedState>(SharedState{
         .vocabulary = std::move(vocabulary),
         .masks = std::move(masks),
         .control_ids = text_.form == ConstraintText::Form::kToolCalls ? control_ids_of(text_.text)
@@ -168,7 +167,7 @@ class XgrammarConstraint final : public Constraint {
 
   std::unique_ptr<Matcher> begin(uint64_t client) const override {
     const WorkWatch watch(kMatcherBounds, kMatcherRemedy);
-    return std::make_unique<XgrammarMatcher>(xgrammar::GrammarMatcher(grammar_), followed_, client);
+    return std::make_unique<XgrammarMatcher>(xgrammar::GrammarMatcher(grammar_), shared_, client);
   }
   size_t bytes() const override { return bytes_of(grammar_) + text_.text.size(); }
   const ConstraintText& text() const override { return text_; }
@@ -176,7 +175,7 @@ class XgrammarConstraint final : public Constraint {
  private:
   const xgrammar::CompiledGrammar grammar_;
   const ConstraintText text_;
-  std::shared_ptr<const Followed> followed_;
+  std::shared_ptr<const SharedState> shared_;
 };
 
 std::string ebnf_of_choices(const std::string& text) {
@@ -200,7 +199,7 @@ class XgrammarLibrary final : public ConstraintLibrary {
 
   std::shared_ptr<const Constraint> compile(const ConstraintText& text,
                                             const CompileBounds& bounds) override {
-    left_out.clear();
+    ignored_part.clear();
     const WorkWatch watch(bounds,
                           "to compile: write it with fewer and smaller repeats, with fewer "
                           "properties or with shorter texts",
@@ -208,7 +207,7 @@ class XgrammarLibrary final : public ConstraintLibrary {
     const RuleMasks::Use use(&rules_, bounds.client);
     try {
       xgrammar::CompiledGrammar grammar = checked(grammar_of(text));
-      if (!left_out.empty()) throw ConstraintRefused(cut(left_out, kMostRepeated));
+      if (!ignored_part.empty()) throw ConstraintRefused(cut(ignored_part, kMostRepeated));
       return std::make_shared<XgrammarConstraint>(std::move(grammar), vocabulary_, masks_, text);
     } catch (const ConstraintRefused& refused) {
       throw ConstraintRefused("the constraint cannot be enforced: " + std::string(refused.what()));
@@ -223,8 +222,8 @@ class XgrammarLibrary final : public ConstraintLibrary {
   }
 
  private:
-  // The library never lets ids come that have no text, even where a grammar names them: a byte that
-  // is in no text of UTF-8 stands for control tokens.
+  // The library never allows ids without text, even if a grammar names them. So control tokens get
+  // a byte that is not valid UTF-8.
   static TokenTexts with_control_tokens(TokenTexts tokens) {
     for (std::string& text : tokens) {
       if (text.empty()) text = "\xff";
@@ -270,9 +269,9 @@ class XgrammarLibrary final : public ConstraintLibrary {
                                              std::nullopt, /*strict_mode=*/true, kMostWhitespace);
   }
 
-  // Before the long part of the work.
+  // Refuses the grammar before the long part of the compilation.
   xgrammar::CompiledGrammar checked(const xgrammar::Grammar& grammar) {
-    if (!left_out.empty()) throw ConstraintRefused(cut(left_out, kMostRepeated));
+    if (!ignored_part.empty()) throw ConstraintRefused(cut(ignored_part, kMostRepeated));
     return compiler_.CompileGrammar(grammar);
   }
 

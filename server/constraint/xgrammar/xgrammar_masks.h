@@ -12,7 +12,8 @@ class CompiledGrammar;
 
 namespace recurve {
 
-// An array to which values are only added. It is stored in chunks, so that it is not copied as it grows.
+// An array to which values are only added. It is stored in chunks, so that it is not copied as it
+// grows.
 template <typename Value>
 class Chunks {
  public:
@@ -41,9 +42,9 @@ class Chunks {
   std::vector<std::vector<Value>> chunks_;
 };
 
-// The masks of a grammar's states. deploy/xgrammar.sh replaces the library's hash map by it, which takes
-// 230 bytes for each byte of a literal, whose mask has one or two tokens; this takes 16. Larger masks
-// are stored as bits if lists would take more, and equal parts once.
+// The masks of a grammar's states. deploy/xgrammar.sh replaces the library's hash map by it, which
+// takes 230 bytes for each byte of a literal, whose mask has one or two tokens; this takes 16.
+// Larger masks are stored as bits if lists would take more, and equal parts once.
 class MaskTable {
  public:
   using Mask = std::shared_ptr<const xgrammar::AdaptiveTokenMask>;

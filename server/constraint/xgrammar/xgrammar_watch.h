@@ -4,10 +4,10 @@
 
 namespace xgrammar {
 
-// As WorkWatch::look(): deploy/xgrammar.sh has the library call these on its way.
+// WorkWatch::check() for the library, which deploy/xgrammar.sh patches to call these functions.
 void LookAtWork(size_t more = 0);
 
-// Before so many elements are added.
+// Called before `count` elements are added.
 template <typename Vector>
 void LookAtGrowth(const Vector& vector, size_t count = 1) {
   const size_t size = vector.size() + count;

@@ -331,7 +331,7 @@ TEST_F(ConstraintLibraryTest, ACompilationIsGivenUp) {
     EXPECT_THAT(refused.what(), ::testing::HasSubstr("more than 0.01 s"));
   }
   const auto unwanted = [](double) { throw CompileUnwanted(); };
-  EXPECT_THROW(library->compile(slow, {.look = unwanted}), CompileUnwanted);
+  EXPECT_THROW(library->compile(slow, {.on_progress = unwanted}), CompileUnwanted);
   EXPECT_TRUE(takes(*library->compile({Form::kRegex, "a+"}, {}), "aa")) << "it goes on";
 }
 
@@ -402,7 +402,7 @@ TEST_F(ConstraintLibraryTest, WhatTakesLongToFollowIsGivenUp) {
     }
     longest = std::max(longest, thread_seconds() - began);
   }
-  EXPECT_THAT(refusal, ::testing::HasSubstr("to say what may come next"));
+  EXPECT_THAT(refusal, ::testing::HasSubstr("to compute the next tokens"));
   EXPECT_LT(longest, 2 * (Matcher::kMostSeconds + 1)) << "of two calls, each with its last look";
 }
 

@@ -92,7 +92,7 @@ TEST(SchemaWalk, ValuesAreOfTheirType) {
             Json::parse(R"({"enum":["\u00e9\u20ac"]})"));
   EXPECT_THAT(refusal_of(R"({"enum":[1],"minimum":2})"), HasSubstr("enum at #: no value is valid"));
   EXPECT_THAT(refusal_of(R"({"enum":["a"],"pattern":"a"})"),
-              HasSubstr("pattern at #: it may not stand beside enum"));
+              HasSubstr("pattern at #: it cannot be combined with enum"));
 }
 
 TEST(SchemaWalk, BoundsOfIntegersAreWhole) {
@@ -105,8 +105,8 @@ TEST(SchemaWalk, BoundsOfIntegersAreWhole) {
   const auto multiples = [](const std::string& rest) {
     return refusal_of(R"({"type":"integer","multipleOf":)" + rest + "}");
   };
-  EXPECT_THAT(multiples(R"(5,"minimum":0)"), HasSubstr("multipleOf at #: beside one bound"));
-  EXPECT_THAT(multiples(R"(5,"maximum":0)"), HasSubstr("multipleOf at #: beside one bound"));
+  EXPECT_THAT(multiples(R"(5,"minimum":0)"), HasSubstr("multipleOf at #: with only one bound"));
+  EXPECT_THAT(multiples(R"(5,"maximum":0)"), HasSubstr("multipleOf at #: with only one bound"));
   EXPECT_THAT(multiples("1025"),
               HasSubstr("multipleOf at #: without bounds it must be at most 1024"));
   EXPECT_THAT(multiples(R"(5,"minimum":1,"maximum":4)"), HasSubstr("no multiple is within"));
@@ -227,12 +227,12 @@ TEST(SchemaWalk, WhatDoesNotGoTogetherIsRefused) {
            {R"({"type":"string","format":"date","maxLength":2})", "maxLength"},
            {R"({"type":"string","format":"regex"})", "format"},
            {R"j({"type":"string","pattern":"(?=a)"})j", "pattern"},
-           {R"({"allOf":[{"pattern":"a"},{"pattern":"b"}]})", "two of its schemas say"},
+           {R"({"allOf":[{"pattern":"a"},{"pattern":"b"}]})", "two schemas have"},
            {R"({"allOf":[{"type":"string"},{"type":"integer"}]})", "type at #/allOf/1"},
            {R"({"allOf":[{"patternProperties":{"a":{}}},{"additionalProperties":false}]})",
             "additionalProperties of one"},
            {R"({"allOf":[{"items":{"minimum":1}},{"prefixItems":[{}]}]})", "items of one"},
-           {R"({"allOf":[{"$ref":"#"}]})", "within itself"},
+           {R"({"allOf":[{"$ref":"#"}]})", "contains itself"},
            {R"({"allOf":[{},false]})", "false at #/allOf/1: no value is valid"},
            {R"({"not":{}})", "no value is valid"},
            {R"({"not":{"items":{"type":"string"}}})", "not at #/not"},
@@ -336,7 +336,8 @@ TEST(SchemaWalk, ConditionsAreAlternatives) {
        R"({"type":"object","properties":{"b":{}}}]})");
   same(R"({"type":"object","properties":{"a":{},"b":{}},"dependencies":{"a":{"required":["b"]}}})",
        R"({"type":"object","properties":{"a":{},"b":{}},"dependentRequired":{"a":["b"]}})");
-  EXPECT_THAT(refusal_of(R"({"type":"object","then":{}})"), HasSubstr("then at #: without if"));
+  EXPECT_THAT(refusal_of(R"({"type":"object","then":{}})"),
+              HasSubstr("then at #: it has no effect without if"));
   EXPECT_THAT(refusal_of(R"({"if":{"items":{"type":"null"}},"then":{"maxItems":1}})"),
               HasSubstr("not at #"));
 }
@@ -372,8 +373,8 @@ TEST(SchemaWalk, BoundsWhatItReads) {
   Json wide = Json::array();
   for (int i = 0; i < 20000; ++i) wide.push_back(i);
   EXPECT_THAT(refusal_of(Json{{"enum", wide}}.dump()), HasSubstr("at most 10000"));
-  EXPECT_THAT(refusal_of("{"), HasSubstr("no JSON"));
-  EXPECT_THAT(refusal_of("{\"title\":\"\xff\"}"), HasSubstr("no JSON"));
+  EXPECT_THAT(refusal_of("{"), HasSubstr("not valid JSON"));
+  EXPECT_THAT(refusal_of("{\"title\":\"\xff\"}"), HasSubstr("not valid JSON"));
 }
 
 }  // namespace
