@@ -27,7 +27,7 @@ class HttpAnswer::Part final : public AnswerSink {
     alive_ = owner_.self_;
     asked_.id = id;
     CallMessage message{
-        .held_by_door = true, .waited = waited, .waited_seconds = owner_.waited_seconds_};
+        .reserved = true, .waited = waited, .waited_seconds = owner_.waited_seconds_};
     if (parsed_ != nullptr) {
       message.waited = 0;
     } else {
@@ -35,7 +35,7 @@ class HttpAnswer::Part final : public AnswerSink {
     }
     call_->open(owner_.request_.caller, message, id);
   }
-  void left() { call_->left(); }
+  void disconnected() { call_->disconnected(); }
   void written() {
     if (more_.exchange(false)) call_->poke();
   }
@@ -171,7 +171,7 @@ void HttpAnswer::start(Refused refused, std::optional<size_t> waited) {
 Refused HttpAnswer::open_parts(std::optional<size_t> waited) {
   if (const auto form = dialect_->gathers()) {
     const Refused refused =
-        hold_gathered(core_, model_->text, request_.caller, asked_, *form, &gathered_share_);
+        reserve_gathered(core_, model_->text, request_.caller, asked_, *form, &gathered_share_);
     if (refused) return refused;
   }
   size_t parts = 0;
@@ -232,7 +232,7 @@ void HttpAnswer::part_finished(const Refused& refusal) {
 void HttpAnswer::fail(const Refused& refusal) {
   if (refusal_) return;
   refusal_ = refusal;
-  for (const auto& part : parts_) part->left();
+  for (const auto& part : parts_) part->disconnected();
 }
 
 // A refusal is the response if nothing of a stream was sent before.
@@ -306,7 +306,7 @@ void HttpAnswer::client_left() {
   {
     std::lock_guard lock(mutex_);
     if (gone_.exchange(true)) return;
-    for (const auto& part : parts_) part->left();
+    for (const auto& part : parts_) part->disconnected();
   }
   write_pending();
 }

@@ -64,7 +64,7 @@ void HttpServer::shutdown() {
   asio::post(impl_->context.io, [impl = impl_.get()] { impl->close_all(); });
   impl_->thread.join();
   // Everything was written; the calls only delete themselves.
-  impl_->context.core.wait_for_last_words();
+  impl_->context.core.wait_for_cancelled_calls();
 }
 
 }  // namespace recurve

@@ -4,7 +4,6 @@
 
 #include "server/http/body_fields.h"
 #include "server/http/connection.h"
-#include "server/serving/session_rules.h"
 
 namespace recurve {
 namespace {
@@ -74,7 +73,7 @@ Refused UnaryExchange::post_command() {
   }
   SessionCommand command = work_->to_command(request_);
   command.caller = request_.caller;
-  if (Refused refused = prepare(&command)) return refused;
+  if (Refused refused = validate(&command)) return refused;
   auto asked = std::make_shared<SessionCommand>(command);
   command.done = [self = self_, asked](SessionResult result) {
     self->core_.delivery_threads.post([self, asked, result = std::move(result)] {
@@ -87,7 +86,7 @@ Refused UnaryExchange::post_command() {
       self->answer(refused, std::move(object));
     });
   };
-  return post(model_->queue, std::move(command));
+  return model_->post(std::move(command));
 }
 
 void UnaryExchange::answer(Refused refused, std::string object) {

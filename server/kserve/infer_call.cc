@@ -8,7 +8,6 @@
 #include "server/rpc/messages.h"
 #include "server/rpc/stream_call.h"
 #include "server/serving/gathered_answer.h"
-#include "server/serving/session_rules.h"
 
 namespace recurve {
 
@@ -78,13 +77,13 @@ void InferCall::go() {
 // Calls `then` on the delivery executor, unless it returns a refusal. Keeps the call alive until
 // `then` returns, which may be after the call has ended.
 Refused InferCall::command(SessionCommand command, std::function<void(Refused)> then) {
-  if (Refused refused = prepare(&command)) return refused;
+  if (Refused refused = validate(&command)) return refused;
   command.caller = request_.asked.caller;
   command.done = [self = shared_from_this(), then = std::move(then)](SessionResult result) {
     self->context_.core.delivery_threads.post(
         [self, then, refused = refusal_of(result)] { then(refused); });
   };
-  return post(model_->queue, std::move(command));
+  return model_->post(std::move(command));
 }
 
 void InferCall::open_session() {
@@ -107,18 +106,18 @@ void InferCall::begin() {
   if (!early_ && !request_.form.stream) {
     GatheredForm form = kGatheredTensors;
     form.repeated = static_cast<int64_t>(request_.form.prefix.size() * request_.form.choices);
-    early_ = hold_gathered(context_.core, model_->text, request_.asked.caller, {&request_.asked, 1},
-                           form, &gathered_share_);
+    early_ = reserve_gathered(context_.core, model_->text, request_.asked.caller,
+                              {&request_.asked, 1}, form, &gathered_share_);
   }
   std::lock_guard lock(mutex_);
   served_ = new Generation(context_.core, *this);
   served_->open(request_.asked.caller, {.bytes = early_ ? 0 : message_bytes_});
-  if (cancelled_) served_->left();
+  if (cancelled_) served_->disconnected();
 }
 
 void InferCall::cancel() {
   std::lock_guard lock(mutex_);
-  if (!cancelled_.exchange(true) && served_ != nullptr) served_->left();
+  if (!cancelled_.exchange(true) && served_ != nullptr) served_->disconnected();
 }
 
 void InferCall::poke() {

@@ -8,41 +8,41 @@
 
 namespace recurve {
 
-// What is known of where a call comes from, for traces. The headers are those of W3C's Trace
-// Context, as they have come; empty where they have not.
+// Where a call comes from, for traces. The headers are those of W3C Trace Context; empty if they
+// are missing.
 struct CallOrigin {
-  std::string operation = {};  // what is called: an rpc, or a method and its route
+  std::string operation = {};  // an rpc, or a method and its route
   std::string traceparent = {}, tracestate = {};
 };
 
-// One call's end at its client: what a protocol makes of it. Called on the call's strand, by one
-// thread at a time, unless it says otherwise. A door tells its call what happens to the client: see
-// ServedCall.
+// Where a frontend receives the events of one call and writes them to the client. Called on the
+// strand of the call, by one thread at a time, unless stated otherwise. The sink reports to its
+// call what happens to the client: see ServedCall.
 class ResponseSink {
  public:
-  // What is known of the call as it comes.
+  // Known when the call arrives.
   virtual std::optional<Clock::time_point> deadline() const = 0;  // empty: none
   virtual std::string peer() const = 0;                           // for logs; empty: local
   virtual CallOrigin origin() const = 0;
 
-  // Whether what flush() began is still on its way to the client; if so, the call is poked when it
-  // is through. Any thread.
+  // Whether a write that flush() began is in progress; if so, the call is poked when it has
+  // finished. Any thread.
   virtual bool busy() = 0;
-  // How many events wait behind that.
+  // The number of events that wait to be written.
   virtual size_t unsent() const = 0;
-  // Called last of all that the strand does, and not while busy(): the next of what waits goes on
-  // its way, and with the last of it what finish() has said.
+  // Starts to write the next waiting event, and with the last one the status of finish(). The
+  // strand calls it last, and not while busy().
   virtual void flush() = 0;
-  // What waits is not sent.
+  // Drops the waiting events.
   virtual void discard() = 0;
-  // The client reads nothing, and may go on so for ever: the door breaks off, unless it has.
+  // Disconnects a client that does not read.
   virtual void cut() = 0;
-  // The call ends: nothing is sent afterwards, what waits still is.
+  // The call ends: nothing is sent afterwards; waiting events are still written.
   virtual void finish(const Refused& refusal) = 0;
-  // Whether the last of it is on its way: the strand has nothing more to do.
+  // Whether the last write has begun: the strand has nothing more to do.
   virtual bool finished() const = 0;
 
-  // The call is no more, and nothing else will be called. On any thread.
+  // The call is destroyed; nothing is called afterwards. Any thread.
   virtual void released() = 0;
 
  protected:

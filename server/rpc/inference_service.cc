@@ -40,7 +40,7 @@ Refused tokenize(const TextCall& call) {
   constexpr int64_t kId = 16, kBytes = 128, kCopies = 3;
   auto bytes = static_cast<int64_t>(ids.size()) * (with_bytes ? kId + kBytes : kId);
   if (with_bytes) bytes += kCopies * bytes_in_json(ids, *model.tokenizer);
-  if (Refused refused = hold_answer(call.core, call.caller, "text", bytes, call.share)) {
+  if (Refused refused = reserve_answer(call.core, call.caller, "text", bytes, call.share)) {
     return refused;
   }
   v1::TokenizeResponse answer;
@@ -66,7 +66,7 @@ Refused detokenize(const TextCall& call) {
   if (!refused) {
     constexpr int64_t kCopies = 5;
     const int64_t bytes = kCopies * bytes_in_json(ids, *model.tokenizer);
-    refused = hold_answer(call.core, call.caller, "ids", bytes, call.share);
+    refused = reserve_answer(call.core, call.caller, "ids", bytes, call.share);
   }
   if (refused) return refused;
   call.limits.check();

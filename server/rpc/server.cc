@@ -129,7 +129,7 @@ void check(const RpcOptions& options) {
 struct RpcServer::Impl {
   Impl(RpcOptions options, ServerCore& core, std::vector<RpcService> services)
       : context(std::move(options), core), others(std::move(services)) {}
-  ~Impl() { context.core.forget_listener(this); }
+  ~Impl() { context.core.remove_listener(this); }
 
   void listen();
   void hand_over(int descriptor, const Peer& peer);
@@ -175,7 +175,7 @@ void RpcServer::Impl::listen() {
   if (server == nullptr) {
     throw std::runtime_error("gRPC cannot start its server: see the log lines above");
   }
-  context.core.when_serving_changes(
+  context.core.add_listener(
       this, [this](bool serving, bool durable) { set_health(serving, durable); });
   listener->start(context.connections, context.core.metrics,
                   [this](int descriptor, const Peer& peer) { hand_over(descriptor, peer); },
@@ -214,12 +214,12 @@ Connections& RpcServer::connections() { return impl_->context.connections; }
 void RpcServer::shutdown() {
   if (impl_ == nullptr || impl_->server == nullptr) return;
   ServerCore& core = impl_->context.core;
-  core.forget_listener(impl_.get());
+  core.remove_listener(impl_.get());
   impl_->listener->stop();  // gRPC would not close new connections
   impl_->server->Shutdown(std::chrono::system_clock::now());
   impl_->server->Wait();
   // gRPC has finished the calls; they only have to delete themselves.
-  core.wait_for_last_words();
+  core.wait_for_cancelled_calls();
   impl_->server.reset();
 }
 

@@ -6,7 +6,6 @@
 #include "server/rpc/messages.h"
 #include "server/rpc/state_calls.h"
 #include "server/rpc/unary_call.h"
-#include "server/serving/session_rules.h"
 
 namespace recurve {
 namespace {
@@ -83,7 +82,7 @@ Refused hand_over(ServiceContext& context, SessionCommand command, UnaryCall* un
       return refused;
     });
   };
-  return post(context.core.model()->queue, std::move(command));
+  return context.core.model()->post(std::move(command));
 }
 
 template <typename Request>
@@ -99,7 +98,7 @@ grpc::ServerUnaryReactor* handle(ServiceContext& context, grpc::CallbackServerCo
   if (!refused) {
     command = to_command(request);
     command.caller = caller;
-    refused = prepare(&command);
+    refused = validate(&command);
   }
   if (!refused) refused = hand_over(context, std::move(command), unary, answer, response);
   if (refused) unary->finish(std::move(refused));

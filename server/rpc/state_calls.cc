@@ -8,7 +8,6 @@
 
 #include "server/rpc/conversions.h"
 #include "server/rpc/messages.h"
-#include "server/serving/session_rules.h"
 
 namespace recurve {
 namespace {
@@ -35,14 +34,14 @@ ExportCall::ExportCall(ServiceContext& context, grpc::CallbackServerContext* cal
                .caller = caller,
                .name = message.name(),
                .expected_epoch = epoch_of(message)};
-    refused = prepare(&command);
+    refused = validate(&command);
   }
   if (!refused) {
     command.done = [this](SessionResult result) {
       result_ = std::move(result);
       context_.core.text_threads.post(this);
     };
-    refused = post(model_->queue, std::move(command));
+    refused = model_->post(std::move(command));
   }
   if (refused) finish(std::move(refused));
 }
@@ -130,7 +129,7 @@ Refused ImportCall::take(const v1::ImportRequest& message) {
                 .name = message.name(),
                 .ttl_seconds = ttl_of(message),
                 .durability = durability_of(message)};
-    if (Refused refused = prepare(&command_)) return refused;
+    if (Refused refused = validate(&command_)) return refused;
     share_ = context_.core.message_bytes.take(static_cast<int64_t>(most), caller_.share());
     if (!share_) {
       return refuse(EndReason::kExhausted,
@@ -183,7 +182,7 @@ void ImportCall::hand_over() {
     answered_ = true;
     context_.core.delivery_threads.post(this);
   };
-  if (Refused refused = post(model_->queue, std::move(command_))) {
+  if (Refused refused = model_->post(std::move(command_))) {
     finish(std::move(refused));
   }
 }

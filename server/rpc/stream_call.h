@@ -36,7 +36,7 @@ class StreamCall : public Reactor, public SinkType {
   }
   void OnCancel() final {
     cancelled_ = true;
-    served_->left();
+    served_->disconnected();
   }
   void OnDone() final { served_->done(); }
 

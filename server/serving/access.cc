@@ -9,12 +9,12 @@
 namespace recurve {
 namespace {
 
-// The key, where the header has one; the scheme may be in any case.
+// The key of the header, if it has one; the scheme is case-insensitive.
 std::string_view bearer(std::string_view authorization) {
   constexpr std::string_view kScheme = "bearer ";
   if (authorization.size() <= kScheme.size() ||
       strncasecmp(authorization.data(), kScheme.data(), kScheme.size()) != 0) {
-    return authorization;  // of another scheme: it is no key
+    return authorization;  // another scheme: not a key
   }
   authorization.remove_prefix(kScheme.size());
   authorization.remove_prefix(std::min(authorization.find_first_not_of(' '), authorization.size()));
@@ -51,8 +51,7 @@ Refused check_role(const Identity& caller, Role least) {
     return refuse(EndReason::kUnauthenticated);
   }
   return refuse(EndReason::kForbidden,
-                fmt::format("this takes a key of the role {}, and the one that was sent "
-                            "has the role {}",
+                fmt::format("this call needs a key with the role {}, the key has the role {}",
                             name_of(least), name_of(caller.role)));
 }
 

@@ -10,44 +10,40 @@
 
 namespace recurve {
 
-// Who asks, for all doors. Thread-safe.
+// Identifies clients, for all frontends. Thread-safe.
 class Access {
  public:
-  // keys: null: there are none, and everybody may do everything.
+  // keys: null if there are none: every client may do everything.
   explicit Access(std::shared_ptr<Keyring> keys) : keys_(std::move(keys)) {}
 
   bool has_keys() const { return keys_ != nullptr; }
-  // How somebody comes.
   struct Visitor {
-    // What the header of that name says, "Bearer KEY"; empty: there is none.
-    std::string_view authorization;
-    // Of the certificate that the connection has shown, verified; empty: none.
-    std::string_view subject;
+    std::string_view authorization;  // the header, "Bearer KEY"; empty: none
+    std::string_view subject;        // of the verified client certificate; empty: none
     std::string_view address;
-    // What a limit by address counts under; empty: it comes from this machine.
-    std::string_view network;
-    uint32_t connection = 0;  // Peer's number; 0: it comes by none
+    std::string_view network;  // the key of limits by address; empty: this machine
+    uint32_t connection = 0;   // Peer's number; 0: none
   };
-  // The audit has a line of each stranger, with the id of a key that stands in front of its secret.
-  // Without keys, addresses share the server as tenants would, and connections what is their
-  // address's.
+  // A client that is not identified is in the audit log, with the id of its key, without the
+  // secret. Without keys, addresses share the server as tenants do, and the connections of an
+  // address share its part.
   Identity identify(const Visitor& visitor) const;
 
  private:
-  // Of a network that has shown too many wrong tokens a new one is not verified for some time, as
-  // the signature of a stranger's costs as much as a good one's.
+  // After too many wrong tokens from a network, further tokens are not verified for some time:
+  // verifying a wrong signature costs as much as a right one.
   static constexpr RateBudget::Rate kWrongTokens = {.at_once = 100, .per_second = 10};
 
   const std::shared_ptr<Keyring> keys_;
   const std::shared_ptr<RateBudgets> wrong_tokens_ = std::make_shared<RateBudgets>(kWrongTokens);
 };
 
-// What the audit says of them.
+// The caller in the audit log.
 inline Auditee auditee(const Identity& caller) {
   return {caller.tenant_name, caller.key_id, caller.peer};
 }
 
-// Nothing where the caller may do what takes this role at least; else the audit has a line.
+// Refuses a caller without this role or a higher one, and logs that in the audit log.
 Refused check_role(const Identity& caller, Role least);
 
 }  // namespace recurve

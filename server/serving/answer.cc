@@ -19,25 +19,25 @@ void Answer::add(SampledToken token, bool ends, AnswerDelta* delta) {
   delta->tokens.push_back(std::move(token));
   if (ends && !include_stop_) return;
   std::string text = decoder_.push(id);
-  // Where it is a control token, it has no text of its own.
+  // A mark that is a control token has no text in the decoder.
   if (tools_ && tools_->mark == id) text += mark_token(*tools_->form);
   add_text(text, delta);
 }
 
 void Answer::finish(AnswerDelta* delta) {
   add_text(decoder_.finish(), delta);
-  if (matcher_) say(matcher_->finish(), delta);
+  if (matcher_) append(matcher_->finish(), delta);
   if (calls_) calls_->finish(&delta->text);
 }
 
 void Answer::add_text(const std::string& text, AnswerDelta* delta) {
-  if (!matcher_) return say(text, delta);
+  if (!matcher_) return append(text, delta);
   if (stopped()) return;
-  say(matcher_->feed(text), delta);
-  if (stopped() && include_stop_) say(matcher_->matched_text(), delta);
+  append(matcher_->feed(text), delta);
+  if (stopped() && include_stop_) append(matcher_->matched_text(), delta);
 }
 
-void Answer::say(const std::string& text, AnswerDelta* delta) {
+void Answer::append(const std::string& text, AnswerDelta* delta) {
   if (!calls_) {
     delta->text += text;
     return;

@@ -12,31 +12,30 @@
 
 namespace recurve {
 
-// One choice of a request on its way from tokens to text. One thread at a time.
+// Converts the tokens of one choice to text. One thread at a time.
 class Answer {
  public:
   // The tokenizer outlives the answer.
   Answer(const Tokenizer& tokenizer, const ParsedRequest& parsed);
 
-  // Appends a token, and the text that has become certain with it, to the delta. A token after a
-  // stop string has matched is surplus and adds nothing. `ends`: the answer ends with this very
-  // token, an end-of-sequence or stop id.
+  // Appends a token to the delta, and the text that is certain now. A token after a matched stop
+  // string is ignored. `ends`: this token is the end-of-sequence or stop id.
   void add(SampledToken token, bool ends, AnswerDelta* delta);
-  // Appends what was held back. Nothing is added afterwards.
+  // Appends the text that was held back. Last.
   void finish(AnswerDelta* delta);
 
   bool stopped() const { return matcher_ && matcher_->matched(); }
   const std::string& stop_string() const { return matcher_->matched_text(); }  // if stopped()
-  // Added so far, surplus ones not counted.
+  // Added so far, without ignored ones.
   int64_t tokens() const { return tokens_; }
-  // Calls of tools that have all of their arguments.
+  // Complete calls of tools.
   int32_t tool_calls() const { return calls_ ? calls_->whole_calls() : 0; }
-  // The last call has not all of them yet.
+  // The last call is incomplete.
   bool in_call() const { return calls_ && calls_->cut(); }
 
  private:
   void add_text(const std::string& text, AnswerDelta* delta);
-  void say(const std::string& text, AnswerDelta* delta);
+  void append(const std::string& text, AnswerDelta* delta);
 
   const bool include_stop_;
   StreamDecoder decoder_;

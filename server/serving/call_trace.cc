@@ -7,7 +7,7 @@
 namespace recurve {
 namespace {
 
-// What the standard allows, of characters that a header may have.
+// Empty unless valid by W3C Trace Context.
 std::string checked_state(std::string state) {
   constexpr size_t kMost = 512;
   const bool printable =
@@ -53,7 +53,7 @@ void CallTrace::ended(const Refused& refusal, const StreamEnd* last, const std::
   if (!is_refusal(last->reason)) ending_ = *last;
 }
 
-// The spans' clock is the wall's, and the call's times are the steady one's.
+// Spans have wall-clock times; the times of the call are those of the steady clock.
 void CallTrace::delivered() {
   if (tracer_ == nullptr) return;
   const Clock::time_point now = Clock::now();

@@ -10,23 +10,22 @@
 
 namespace recurve {
 
-// A call as a part of its client's trace: the id that its lines of the log have, and the spans that
-// it becomes at its end. The call itself is one; where the engine had it, so are queue, prefill,
-// decode and deliver, what its client took to read the rest. One thread at a time.
+// The trace of a call: the id for its log lines, and its spans, which are sent at its end. A span
+// for the call, and after it has run in the engine queue, prefill, decode and deliver (the client
+// reads the rest). One thread at a time.
 class CallTrace {
  public:
   CallTrace() = default;
-  // tracer: null where no spans are sent; outlives this.
+  // tracer: null if no spans are sent; outlives this.
   CallTrace(Tracer* tracer, CallOrigin origin, Clock::time_point arrival);
 
-  // In hexadecimal digits: of the trace that the client has named, or that is begun here; empty
-  // where there is none.
+  // The id of the client's trace, or of one that starts here, in hexadecimal; empty: no trace.
   const std::string& id() const { return id_; }
 
-  // How the call ended; `last`: the engine's words, if it had any.
+  // How the call ended. `last`: the end of its stream, null if the engine did not run it.
   void ended(const Refused& refusal, const StreamEnd* last, const std::string& request_id,
              std::string_view tenant);
-  // All of it has gone to the client, or never will: the spans are sent. Last.
+  // The answer is written or given up: sends the spans. Last.
   void delivered();
 
  private:

@@ -27,18 +27,18 @@ Refused encode(const RangedText& text, TextPosition position, const ModelText& m
   }
 }
 
-using Write = RangedText (ChatTemplate::*)(const ChatInput&) const;
+using Render = RangedText (ChatTemplate::*)(const ChatInput&) const;
 
-Refused read(const ChatInput& input, Write write, TextPosition position, const ModelText& model,
+Refused read(const ChatInput& input, Render render, TextPosition position, const ModelText& model,
              std::vector<int32_t>* ids) {
   try {
-    return encode(((*model.chat.format).*write)(input), position, model, input.work, ids);
+    return encode(((*model.chat.format).*render)(input), position, model, input.work, ids);
   } catch (const ChatError& error) {
     return invalid("messages", "messages: {}", error.what());
   }
 }
 
-// Parses the conversation once for all that is to be read of it; to_ids(input) reads.
+// Parses the conversation once, and calls to_ids(input).
 template <typename ToIds>
 Refused with_input(Conversation messages, const WorkLimits& limits, const ToIds& to_ids) {
   try {
@@ -48,7 +48,7 @@ Refused with_input(Conversation messages, const WorkLimits& limits, const ToIds&
   }
 }
 
-// Takes the first `begin` bytes off.
+// Removes the first `begin` bytes.
 void drop_front(size_t begin, RangedText* text) {
   text->text.erase(0, begin);
   std::vector<ByteRange> ranges;
@@ -61,26 +61,26 @@ void drop_front(size_t begin, RangedText* text) {
 
 std::string sentence_of(const Refused& refused) { return refused ? refused->message : ""; }
 
-// For a session, whose state must be one that later messages can go on from: as one that begins and
-// as one that goes on, of which at least one must be possible.
+// For a session, which later messages must be able to continue: both as its start and as its
+// continuation; at least one must be possible.
 Refused read_session(const ChatInput& input, const ModelText& model, Request* request) {
   const Refused start =
       read(input, &ChatTemplate::render_start, TextPosition::kStart, model, &request->prompt.ids);
   PromptReading& continued = request->continued_prompt.emplace();
-  const Refused on = read(input, &ChatTemplate::render_continuation, TextPosition::kContinued,
-                          model, &continued.ids);
-  continued.refusal = sentence_of(on);
+  const Refused failed = read(input, &ChatTemplate::render_continuation, TextPosition::kContinued,
+                              model, &continued.ids);
+  continued.refusal = sentence_of(failed);
   continued.replaces_pending = model.tokens.eos;
   if (!continued.ids.empty() && model.tokenizer->is_special(continued.ids.front())) {
     continued.replaces_pending.push_back(continued.ids.front());
   }
-  if (on) return start;
+  if (failed) return start;
   request->prompt.refusal = sentence_of(start);
   return {};
 }
 
-// How many of the ids stand in front of that message, about: what is behind it alone is read anew,
-// however long the conversation is. 0 where the chat template does not write those before it alone.
+// About how many of the ids precede that message. Tokenizes only the messages after it, however
+// long the conversation is. 0 if the chat template cannot render the messages before it alone.
 int64_t tokens_before_message(const ChatInput& messages, size_t index,
                               const std::vector<int32_t>& ids, const ModelText& model) {
   std::vector<int32_t> rest;
@@ -100,8 +100,8 @@ int64_t tokens_before_message(const ChatInput& messages, size_t index,
   return behind == 0 ? 0 : static_cast<int64_t>(ids.size()) - behind;
 }
 
-// Where the template closes an answer with a token, so does the model that was trained on it,
-// whatever its config says.
+// A model ends its answers with the token that its template writes after them, even if its config
+// does not list it.
 void end_with_turn(const ModelText& model, SamplingParams* sampling) {
   if (!model.answer_end || sampling->ignore_eos) return;
   const auto contains = [&](const std::vector<int32_t>& ids) {
@@ -149,18 +149,18 @@ int64_t tokens_of_messages(const ChatInput& messages, size_t count, const std::v
   return refused ? 0 : common_ids(ids, alone);
 }
 
-std::vector<int64_t> likely_places(const ChatInput& messages, const std::vector<int32_t>& ids,
-                                   const ModelText& model) {
-  std::vector<int64_t> places;
+std::vector<int64_t> likely_prefixes(const ChatInput& messages, const std::vector<int32_t>& ids,
+                                     const ModelText& model) {
+  std::vector<int64_t> prefixes;
   const bool has_system = messages.systems > 0;
   if (messages.sent.size() > 1 && has_system) {
-    places.push_back(tokens_of_messages(messages, 1, ids, model));
+    prefixes.push_back(tokens_of_messages(messages, 1, ids, model));
   }
   const size_t index = messages.after_last_user;
   if (index > (has_system ? 2 : 1)) {
-    places.push_back(tokens_before_message(messages, index - 1, ids, model));
+    prefixes.push_back(tokens_before_message(messages, index - 1, ids, model));
   }
-  return places;
+  return prefixes;
 }
 
 std::optional<int32_t> find_answer_end(const Chat& chat, const Tokenizer& tokenizer) {

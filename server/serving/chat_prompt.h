@@ -8,31 +8,30 @@
 
 namespace recurve {
 
-// Messages as the ids of a conversation that begins with them or, with `continued`, of one that
-// goes on with them behind an answer. Refuses with kInvalid and a sentence; throws WorkUnwanted
-// where the limits do.
+// The ids of messages that start a conversation or, with `continued`, follow an answer. Refuses
+// with kInvalid and a sentence; throws WorkUnwanted if the limits do.
 Refused read_messages(Conversation messages, bool continued, const ModelText& model,
                       const WorkLimits& limits, std::vector<int32_t>* ids);
 
-// Fills the prompt of a request from messages: where it names a session, for a fresh one and for
-// one that goes on, of which at least one must be possible. The answer ends, too, where the chat
-// template ends it. `then`: what else is to be read of the messages.
+// Fills the prompt of a request from messages. With a session, both for a fresh one and for one
+// that continues; at least one must be possible. The answer also ends where the chat template ends
+// it. `then`: reads more from the messages.
 Refused read_messages(Conversation messages, const ModelText& model, const WorkLimits& limits,
                       Request* request, const std::function<Refused(const ChatInput&)>& then);
 
-// How many of the ids that messages have become are those of the first `count` of them, written
-// alone: 0 where the chat template does not write these alone.
+// The number of leading ids that the first `count` messages have too when they are rendered alone;
+// 0 if the chat template cannot render them alone.
 int64_t tokens_of_messages(const ChatInput& messages, size_t count, const std::vector<int32_t>& ids,
                            const ModelText& model);
-// Where other prompts are likely to part from the ids that messages have become, in tokens: behind
-// a system prompt, which others are likely to have too, and in front of the last question, which is
-// asked anew where it was put badly. Throws WorkUnwanted where the limits do.
-std::vector<int64_t> likely_places(const ChatInput& messages, const std::vector<int32_t>& ids,
-                                   const ModelText& model);
-// How many ids both begin with.
+// The lengths of prefixes that later prompts are likely to share: after the system prompt, and
+// before the last question, which may be asked again in other words. Throws WorkUnwanted if the
+// limits do.
+std::vector<int64_t> likely_prefixes(const ChatInput& messages, const std::vector<int32_t>& ids,
+                                     const ModelText& model);
+// The length of the common prefix.
 int64_t common_ids(const std::vector<int32_t>& a, const std::vector<int32_t>& b);
 
-// The control token that the model's chat template writes behind an answer, where it writes one.
+// The control token that the chat template writes after an answer, if any.
 std::optional<int32_t> find_answer_end(const Chat& chat, const Tokenizer& tokenizer);
 
 }  // namespace recurve

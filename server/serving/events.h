@@ -10,18 +10,17 @@
 
 namespace recurve {
 
-// What becomes of a request, as every door gets it and says it in its own way. The bytes of a token
-// are its tokenizer's to say.
+// The events of a request, which each frontend writes in its protocol.
 
-// What was understood, before anything is computed: first, once.
+// The request was accepted; nothing is computed yet. First, once.
 struct RequestAccepted {
   std::string request_id = {};
-  int64_t prompt_tokens = 0;     // to be absorbed; 0 of a text that is still being sent
-  int64_t session_position = 0;  // tokens the session had absorbed before; 0 without one
+  int64_t prompt_tokens = 0;     // to compute; 0 for a text that is still being sent
+  int64_t session_position = 0;  // tokens of the session before; 0 without one
   uint64_t seed = 0;             // the one used
 };
 
-// How likely the next tokens of the prompt were, where that was asked for; in order.
+// Log-probabilities of the next tokens of the prompt, if requested; in order.
 struct PromptScored {
   std::vector<SampledToken> tokens = {};
 };
@@ -29,12 +28,12 @@ struct PromptScored {
 // The next part of one choice's answer.
 struct AnswerDelta {
   int32_t choice = 0;
-  // Whole characters. It lags behind the tokens where a character is not complete, or where a stop
-  // string may have begun.
+  // Complete characters. Text lags behind tokens while a character is incomplete or a stop string
+  // may have begun.
   std::string text = {};
-  std::vector<ToolCallPart> calls = {};   // of tools, none of which is in the text
+  std::vector<ToolCallPart> calls = {};   // of tools; not in the text
   std::vector<SampledToken> tokens = {};  // since the last delta of this choice
-  bool logprobs = false;                  // the tokens have log-probabilities, as was asked for
+  bool logprobs = false;                  // the tokens have log-probabilities
   bool empty() const { return text.empty() && calls.empty() && tokens.empty(); }
 };
 
@@ -43,13 +42,13 @@ struct ChoiceEnd {
   EndReason reason = EndReason::kLength;  // kLength, kEos, kStopId or kStopString
   std::string stop_string = {};           // with kStopString
   int32_t stop_id = -1;                   // with kEos and kStopId
-  int32_t tool_calls = 0;                 // that have all of their arguments
-  bool cut_call = false;                  // the last call has not
-  int64_t generated_tokens = 0;           // those behind a stop string not counted
+  int32_t tool_calls = 0;                 // complete ones
+  bool cut_call = false;                  // the last call is incomplete
+  int64_t generated_tokens = 0;           // without those after a stop string
   double decode_seconds = 0;              // from its first token to its end
 };
 
-// Last, once, where the answer is whole.
+// Last, once, if the answer is complete.
 struct AnswerEnd {
   std::vector<ChoiceEnd> choices = {};
   StreamEnd usage = {};  // of all choices
@@ -57,25 +56,25 @@ struct AnswerEnd {
 
 using AnswerEvent = std::variant<RequestAccepted, PromptScored, AnswerDelta, AnswerEnd>;
 
-// How far the scoring of a text has come.
+// Progress of the scoring of a text.
 struct ScoreProgress {
   int64_t scored_tokens = 0;
   double sum_logprob = 0;                 // of those, natural logarithm
-  std::vector<SampledToken> tokens = {};  // since the last event, where they were asked for
+  std::vector<SampledToken> tokens = {};  // since the last event, if requested
 };
 
 // Last, once.
 struct ScoreEnd {
   int64_t scored_tokens = 0;
   double sum_logprob = 0;
-  int64_t text_bytes = 0;  // of the text, or of the ids' text
+  int64_t text_bytes = 0;  // of the text, or of the text of the ids
   StreamEnd usage = {};
 };
 
 using ScoreEvent = std::variant<RequestAccepted, ScoreProgress, ScoreEnd>;
 
-// About what a token adds to a message, in bytes. Events are cut near kEventBytes, so that a client
-// which was slow for a while is not sent one that it will not take.
+// Approximate bytes of a token in a message. Events are cut near kEventBytes, so that a client that
+// was slow does not get one beyond its limit of message size.
 inline constexpr size_t kEventBytes = 256 << 10;
 inline size_t size_of(const SampledToken& token, bool logprobs) {
   constexpr size_t kPlain = 16, kWithLogprob = 40;

@@ -11,7 +11,7 @@
 namespace recurve {
 namespace {
 
-constexpr int64_t kTokenBytes = 32;  // of each token, whatever its text
+constexpr int64_t kTokenBytes = 32;  // of each token, without its text
 
 int64_t bytes_of_logprobs(const std::optional<int32_t>& logprobs, const LongestTokens& longest,
                           const GatheredForm& form) {
@@ -22,15 +22,15 @@ int64_t bytes_of_logprobs(const std::optional<int32_t>& logprobs, const LongestT
   return form.entry * static_cast<int64_t>(1 + likeliest) + form.entry_text * sum;
 }
 
-Refused hold(ServerCore& core, const Identity& caller, Refusal too_much, int64_t bytes,
-             ByteBudget::Share* share) {
+Refused reserve(ServerCore& core, const Identity& caller, Refusal too_much, int64_t bytes,
+                ByteBudget::Share* share) {
   if (bytes > core.options.max_gathered_bytes / 2) return too_much;
   *share = core.gathered_bytes.take(bytes, caller.share());
   if (*share) return {};
   return refuse(
       EndReason::kExhausted,
-      fmt::format("the whole answer may take {} MB, and answers under way fill the memory for "
-                  "these: ask for less, stream it, or try again later",
+      fmt::format("the whole answer may take {} MB, and other answers that are not streamed fill "
+                  "their memory: ask for less, stream it, or try again later",
                   bytes >> 20));
 }
 
@@ -66,9 +66,9 @@ LongestTokens longest_tokens(const Tokenizer& tokenizer, int32_t ids) {
   return longest;
 }
 
-// What is out of range is refused by its own name before there is an answer.
-int64_t most_bytes_gathered(const TextRequest& asked, const ModelText& model,
-                            const GatheredForm& form) {
+// Values out of range are clamped here; validate() refuses them.
+int64_t max_gathered_bytes_of(const TextRequest& asked, const ModelText& model,
+                              const GatheredForm& form) {
   const int32_t most = model.max_generated_tokens;
   const int64_t tokens = std::clamp(asked.max_tokens.value_or(kDefaultMaxTokens), 0, most);
   const int64_t choices = std::clamp(asked.choices, 1, std::max(model.max_choices, 1));
@@ -86,26 +86,27 @@ int64_t most_bytes_gathered(const TextRequest& asked, const ModelText& model,
   return choices * bytes;
 }
 
-Refused hold_gathered(ServerCore& core, const ModelText& model, const Identity& caller,
-                      std::span<const TextRequest> asked, const GatheredForm& form,
-                      ByteBudget::Share* share) {
-  constexpr int64_t kEscaped = 6;  // bytes that JSON may write for one
+Refused reserve_gathered(ServerCore& core, const ModelText& model, const Identity& caller,
+                         std::span<const TextRequest> asked, const GatheredForm& form,
+                         ByteBudget::Share* share) {
+  constexpr int64_t kEscaped = 6;  // bytes of JSON for one byte, at most
   int64_t bytes = form.repeated * (form.text * kEscaped);
-  for (const TextRequest& one : asked) bytes += most_bytes_gathered(one, model, form);
-  return hold(core, caller,
-              invalid("max_tokens",
-                      "the whole answer may take {} MB by max_tokens, n and logprobs, and at most "
-                      "{} MB are gathered: stream it, or ask for less",
-                      bytes >> 20, core.options.max_gathered_bytes >> 21),
-              bytes, share);
+  for (const TextRequest& one : asked) bytes += max_gathered_bytes_of(one, model, form);
+  return reserve(
+      core, caller,
+      invalid("max_tokens",
+              "the whole answer may take {} MB by max_tokens, n and logprobs, and the limit is "
+              "{} MB: stream it, or ask for less",
+              bytes >> 20, core.options.max_gathered_bytes >> 21),
+      bytes, share);
 }
 
-Refused hold_answer(ServerCore& core, const Identity& caller, const char* field, int64_t bytes,
-                    ByteBudget::Share* share) {
-  return hold(core, caller,
-              invalid(field, "the answer takes {} MB, and may take {} MB at most: send {} in parts",
-                      bytes >> 20, core.options.max_gathered_bytes >> 21, field),
-              bytes, share);
+Refused reserve_answer(ServerCore& core, const Identity& caller, const char* field, int64_t bytes,
+                       ByteBudget::Share* share) {
+  return reserve(core, caller,
+                 invalid(field, "the answer takes {} MB, and the limit is {} MB: send {} in parts",
+                         bytes >> 20, core.options.max_gathered_bytes >> 21, field),
+                 bytes, share);
 }
 
 }  // namespace recurve

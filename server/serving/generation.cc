@@ -7,11 +7,11 @@ namespace recurve {
 
 Refused Generation::begin() {
   ParsedRequest& parsed = parsed_.emplace();
-  if (const auto ready = door_.take_parsed()) {
+  if (const auto ready = sink_.take_parsed()) {
     parsed = std::move(*ready);
   } else {
     TextRequest asked;
-    Refused refused = door_.read(&asked);
+    Refused refused = sink_.read(&asked);
     if (!refused) refused = validate(std::move(asked), model_->text, limits(), &parsed);
     if (refused) return refused;
   }
@@ -26,7 +26,7 @@ Refused Generation::begin() {
   return submit(ready);
 }
 
-// A request waits for its constraint in front of the queue, and holds nothing.
+// A request waits for its constraint before it enters the queue, and holds nothing.
 Refused Generation::compile() {
   auto outcome = model_->constraints->compile(
       *parsed_->constraint, caller_.group(), [this] { poke(); }, &waiter_);
@@ -45,7 +45,7 @@ Refused Generation::compiled(ConstraintCompiler::Outcome outcome) {
   return submit(parsed);
 }
 
-void Generation::look(bool busy) {
+void Generation::poll(bool busy) {
   if (parsed_) {
     auto outcome = waiter_.outcome();
     if (!outcome) return;
@@ -54,16 +54,16 @@ void Generation::look(bool busy) {
     return;
   }
   for (size_t c = 0; c < choices_.size(); ++c) {
-    // The engine accepts all choices before it gives a token to one, but this may look in between.
-    if (c > 0 && !accepted_ && !choices_[0].ending) return;
-    if (!choices_[c].ending) look_at(c, busy);
+    // The engine accepts all choices before one gets a token; this may run in between.
+    if (c > 0 && !accepted_ && !choices_[0].end) return;
+    if (!choices_[c].end) poll_choice(c, busy);
   }
   const bool all_ended =
-      std::all_of(choices_.begin(), choices_.end(), [](const Choice& c) { return c.ending; });
+      std::all_of(choices_.begin(), choices_.end(), [](const Choice& c) { return c.end; });
   if (all_ended) conclude();
 }
 
-void Generation::look_at(size_t index, bool busy) {
+void Generation::poll_choice(size_t index, bool busy) {
   Choice& choice = choices_[index];
   TokenStream::Gathered gathered = take(index);
   if (gathered.accepted && !std::exchange(accepted_, true)) send_accepted(*gathered.accepted);
@@ -73,15 +73,15 @@ void Generation::look_at(size_t index, bool busy) {
   add_tokens(index, gathered);
   if (gathered.ending) {
     choice.answer.finish(&choice.delta);
-    choice.ending = std::move(gathered.ending);
+    choice.end = std::move(gathered.ending);
   } else {
     steer(index, new_tokens);
   }
-  if (!busy || choice.ending) send_delta(index);
+  if (!busy || choice.end) send_delta(index);
 }
 
 void Generation::send_accepted(const Accepted& accepted) {
-  door_.send(RequestAccepted{.request_id = id_,
+  sink_.send(RequestAccepted{.request_id = id_,
                              .prompt_tokens = accepted.prompt_tokens,
                              .session_position = accepted.session_position,
                              .seed = accepted.seed.value_or(seed_)});
@@ -94,7 +94,7 @@ void Generation::send_scored(std::vector<SampledToken> tokens) {
     size += size_of(token, true);
     scored.tokens.push_back(std::move(token));
     if (size < kEventBytes && &token != &tokens.back()) continue;
-    door_.send(std::exchange(scored, {}));
+    sink_.send(std::exchange(scored, {}));
     size = 0;
   }
 }
@@ -115,15 +115,15 @@ void Generation::send_delta(size_t index) {
   if (choice.delta.empty()) return;
   choice.delta.choice = static_cast<int32_t>(index);
   choice.delta.logprobs = logprobs_;
-  door_.send(std::exchange(choice.delta, {}));
+  sink_.send(std::exchange(choice.delta, {}));
   choice.token_bytes = 0;
 }
 
-// Tells the engine what the text means for the tokens to come.
+// Tells the engine to stop, or which tokens have been checked for a stop string.
 void Generation::steer(size_t index, bool new_tokens) {
   Choice& choice = choices_[index];
   if (choice.answer.stopped()) {
-    if (std::exchange(choice.told_to_stop, true)) return;
+    if (std::exchange(choice.stop_sent, true)) return;
     streams_[index]->stop_after(choice.answer.tokens());
     model_->queue.wake();
   } else if (acknowledges_ && new_tokens) {
@@ -132,7 +132,7 @@ void Generation::steer(size_t index, bool new_tokens) {
   }
 }
 
-// Tokens that came together share the time since those before.
+// Tokens that arrive together share the time since the previous ones.
 void Generation::time_tokens(Choice& choice, size_t tokens) {
   const Clock::time_point now = Clock::now();
   if (!choice.last_token) {
@@ -151,20 +151,20 @@ void Generation::time_tokens(Choice& choice, size_t tokens) {
 void Generation::conclude() {
   for (const Choice& choice : choices_) {
     if (choice.answer.stopped()) continue;
-    if (auto refused = failure_of(*choice.ending)) return end(refused, &*choice.ending);
+    if (auto refused = failure_of(*choice.end)) return end(refused, &*choice.end);
   }
   AnswerEnd all = end_of_all();
   const StreamEnd usage = all.usage;
-  door_.send(std::move(all));
+  sink_.send(std::move(all));
   end({}, &usage);
 }
 
 AnswerEnd Generation::end_of_all() const {
-  AnswerEnd all{.choices = {}, .usage = *choices_[0].ending};
+  AnswerEnd all{.choices = {}, .usage = *choices_[0].end};
   StreamEnd& usage = all.usage;
   usage.generated_tokens = 0;
   for (const Choice& choice : choices_) {
-    const StreamEnd& ending = *choice.ending;
+    const StreamEnd& ending = *choice.end;
     ChoiceEnd& end = all.choices.emplace_back();
     end.reason = choice.answer.stopped() ? EndReason::kStopString : ending.reason;
     if (choice.answer.stopped()) {

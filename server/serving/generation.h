@@ -11,44 +11,44 @@
 
 namespace recurve {
 
-// The door of a call that wants an answer.
+// The sink of a call for an answer.
 class AnswerSink : public ResponseSink {
  public:
-  // What was asked for; on a text thread, as it may be long. Once.
+  // Converts the message; on a text thread, as it may be long. Once.
   virtual Refused read(TextRequest* asked) = 0;
-  // The same, validated; null: it is to be read.
+  // The validated request; null: use read().
   virtual std::unique_ptr<ParsedRequest> take_parsed() { return nullptr; }
-  // Waits to be written. RequestAccepted first and AnswerEnd last, unless finish() has a refusal.
+  // Queues an event. RequestAccepted first and AnswerEnd last, unless finish() gets a refusal.
   virtual void send(AnswerEvent event) = 0;
 
  protected:
   ~AnswerSink() = default;
 };
 
-// One answer, from what the door has read to the last word on every choice.
+// One request for an answer, from its message to the end of every choice.
 class Generation final : public ServedCall {
  public:
   // Both outlive it: see ResponseSink::released().
-  Generation(ServerCore& core, AnswerSink& door)
-      : ServedCall(core, door, core.delivery_threads), door_(door) {}
+  Generation(ServerCore& core, AnswerSink& sink)
+      : ServedCall(core, sink, core.delivery_threads), sink_(sink) {}
 
  private:
   struct Choice {
     Answer answer;
-    // What is still to be sent; gathers while an earlier event is being written.
+    // To be sent; gathers while an earlier event is being written.
     AnswerDelta delta = {};
-    size_t token_bytes = 0;  // about what its tokens take in a message
-    bool told_to_stop = false;
-    std::optional<StreamEnd> ending = {};
+    size_t token_bytes = 0;  // approximate bytes of its tokens in a message
+    bool stop_sent = false;
+    std::optional<StreamEnd> end = {};
     std::optional<Clock::time_point> last_token = {};
   };
 
   Refused begin() override;
-  void look(bool busy) override;
+  void poll(bool busy) override;
 
   Refused compile();
   Refused compiled(ConstraintCompiler::Outcome outcome);
-  void look_at(size_t index, bool busy);
+  void poll_choice(size_t index, bool busy);
   void send_accepted(const Accepted& accepted);
   void send_scored(std::vector<SampledToken> tokens);
   void add_tokens(size_t index, TokenStream::Gathered& gathered);
@@ -58,7 +58,7 @@ class Generation final : public ServedCall {
   void conclude();
   AnswerEnd end_of_all() const;
 
-  AnswerSink& door_;
+  AnswerSink& sink_;
   bool acknowledges_ = false;
   bool logprobs_ = false;
   uint64_t seed_ = 0;

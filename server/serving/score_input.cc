@@ -55,7 +55,7 @@ void ScoreInput::read_ids(size_t wanted) {
 }
 
 Refused ScoreInput::read(size_t wanted) {
-  constexpr size_t kReadBytes = 16 << 10;  // so that a long piece is not all ids at once
+  constexpr size_t kReadBytes = 16 << 10;  // so that a long piece does not become ids all at once
   const std::string_view text = text_;
   while (ids_.size() < wanted && read_ < text.size()) {
     const std::string_view part = text.substr(read_, kReadBytes);
@@ -76,10 +76,9 @@ Refused ScoreInput::read_text(std::string_view part) {
   bytes_ += static_cast<int64_t>(prefix.whole);
   encoder_->push(std::string_view(character_).substr(0, prefix.whole), /*last=*/false, &ids_);
   character_.erase(0, prefix.whole);
-  if (encoder_->held() <= most_held_) return {};
-  return invalid("text",
-                 "text must have a border between tokens within {} bytes, got none in the last {}",
-                 most_held_, encoder_->held());
+  if (encoder_->held() <= max_held_) return {};
+  return invalid("text", "text must have a token boundary within {} bytes, got none in the last {}",
+                 max_held_, encoder_->held());
 }
 
 Refused ScoreInput::read_end() {

@@ -6,19 +6,19 @@
 namespace recurve {
 namespace {
 
-// Ids given to the engine or waiting for it, and not seen scored: some chunks ahead, so that it is
-// never idle while the text comes fast enough.
+// Ids that are passed to the engine or wait for it, and are not scored yet: some chunks, so that
+// the engine is never idle if the text arrives fast enough.
 constexpr int64_t kAhead = 4096;
 
 }  // namespace
 
-// It is on the text threads throughout: pieces may be long, and nobody waits for single tokens.
-Scoring::Scoring(ServerCore& core, ScoreSink& door)
-    : ServedCall(core, door, core.text_threads),
-      door_(door),
+// Runs on the text threads only: pieces may be long, and no client waits for single tokens.
+Scoring::Scoring(ServerCore& core, ScoreSink& sink)
+    : ServedCall(core, sink, core.text_threads),
+      sink_(sink),
       input_(model_->text, static_cast<size_t>(core.options.max_unbroken_bytes), &unwanted_) {}
 
-void Scoring::look(bool) {
+void Scoring::poll(bool) {
   if (submitted()) take_scored();
   if (concluded_ || refusal_ || unwanted()) return;
   if (const Refused refused = read_on()) refuse(*refused);
@@ -26,31 +26,31 @@ void Scoring::look(bool) {
 
 Refused Scoring::read_on() {
   Refused refused = take_piece();
-  const int64_t room = kAhead - (given_tokens_ - scored_tokens_);
-  if (refused || room <= 0) return refused;
-  refused = input_.read(static_cast<size_t>(room));
+  const int64_t capacity = kAhead - (fed_tokens_ - scored_tokens_);
+  if (refused || capacity <= 0) return refused;
+  refused = input_.read(static_cast<size_t>(capacity));
   if (refused) return refused;
   if (!submitted()) {
     const bool enough = input_.complete() || static_cast<int64_t>(input_.ids()) >= kAhead;
     if (enough) refused = start_scoring();
   } else {
-    give_more();
+    feed_ids();
   }
-  if (!refused && input_.hungry() && !std::exchange(asked_, true)) door_.ask();
+  if (!refused && input_.hungry() && !std::exchange(asked_, true)) sink_.ask();
   return refused;
 }
 
 Refused Scoring::take_piece() {
   using Arrival = ScoreSink::Arrival;
   if (arrival_ == Arrival::kNothing) {
-    arrival_ = door_.arrived();
+    arrival_ = sink_.arrived();
     if (arrival_ == Arrival::kNothing) return {};
     if (arrival_ == Arrival::kPiece) {
-      if (Refused refused = hold(door_.piece_bytes())) return refused;
+      if (Refused refused = reserve(sink_.piece_bytes())) return refused;
     }
   }
   const bool is_piece = arrival_ == Arrival::kPiece;
-  if (is_piece && !may_read(static_cast<size_t>(door_.piece_bytes()))) return {};
+  if (is_piece && !may_read(static_cast<size_t>(sink_.piece_bytes()))) return {};
   arrival_ = Arrival::kNothing;
   asked_ = false;
   if (!is_piece) {
@@ -58,11 +58,11 @@ Refused Scoring::take_piece() {
     return {};
   }
   ScorePiece piece;
-  Refused refused = door_.read(&piece);
+  Refused refused = sink_.read(&piece);
   return refused ? refused : input_.add(std::move(piece));
 }
 
-// Only now, with some text to go on with: a slot is not held for a client that has just begun.
+// Starts with some text at hand: a slot is not held for a client that has only begun to send.
 Refused Scoring::start_scoring() {
   ParsedRequest parsed;
   const ScoreOptions& options = input_.options();
@@ -72,7 +72,7 @@ Refused Scoring::start_scoring() {
   if (ids.empty()) return invalid("text", "the text must have at least one token, got none");
   const auto bos = bos_for(ids, options.add_special_tokens, input_.is_text(), model_->text);
   if (bos) ids.insert(ids.begin(), *bos);
-  given_tokens_ = static_cast<int64_t>(ids.size());
+  fed_tokens_ = static_cast<int64_t>(ids.size());
   if (!input_.complete()) {
     using std::chrono::duration_cast;
     const std::chrono::duration<double> patience(core_.options.stall_seconds);
@@ -82,17 +82,17 @@ Refused Scoring::start_scoring() {
   return submit(parsed);
 }
 
-void Scoring::give_more() {
+void Scoring::feed_ids() {
   if (feed_ == nullptr) return;
   const std::vector<int32_t> ids = input_.take_ids();
   if (ids.empty() && !input_.complete()) return;
-  given_tokens_ += static_cast<int64_t>(ids.size());
+  fed_tokens_ += static_cast<int64_t>(ids.size());
   feed_->push(ids);
   if (input_.complete()) std::exchange(feed_, nullptr)->close();
   model_->queue.wake();
 }
 
-// What the engine has begun it ends first.
+// A request that the engine has is ended there first.
 void Scoring::refuse(const Refusal& refusal) {
   if (!submitted()) return end(refusal);
   refusal_ = refusal;
@@ -103,7 +103,7 @@ void Scoring::refuse(const Refusal& refusal) {
 void Scoring::take_scored() {
   TokenStream::Gathered gathered = take(0);
   if (gathered.accepted) {
-    door_.send(
+    sink_.send(
         RequestAccepted{.request_id = id_, .prompt_tokens = gathered.accepted->prompt_tokens});
   }
   if (!gathered.prompt.empty()) add_scored(std::move(gathered.prompt));
@@ -112,23 +112,23 @@ void Scoring::take_scored() {
 
 void Scoring::add_scored(std::vector<SampledToken> tokens) {
   const bool with_tokens = input_.options().top.has_value();
-  std::vector<SampledToken> told;
+  std::vector<SampledToken> sent;
   size_t size = 0;
   for (SampledToken& token : tokens) {
     ++scored_tokens_;
     sum_logprob_ += static_cast<double>(token.logprob);
     if (!with_tokens) continue;
     size += size_of(token, true);
-    told.push_back(std::move(token));
+    sent.push_back(std::move(token));
     if (size < kEventBytes) continue;
-    send_progress(std::exchange(told, {}));
+    send_progress(std::exchange(sent, {}));
     size = 0;
   }
-  if (!with_tokens || size > 0) send_progress(std::move(told));
+  if (!with_tokens || size > 0) send_progress(std::move(sent));
 }
 
 void Scoring::send_progress(std::vector<SampledToken> tokens) {
-  door_.send(ScoreProgress{
+  sink_.send(ScoreProgress{
       .scored_tokens = scored_tokens_, .sum_logprob = sum_logprob_, .tokens = std::move(tokens)});
 }
 
@@ -136,7 +136,7 @@ void Scoring::conclude(const StreamEnd& ending) {
   concluded_ = true;
   const Refused refused = refusal_ ? refusal_ : failure_of(ending);
   if (!refused) {
-    door_.send(ScoreEnd{.scored_tokens = scored_tokens_,
+    sink_.send(ScoreEnd{.scored_tokens = scored_tokens_,
                         .sum_logprob = sum_logprob_,
                         .text_bytes = input_.bytes(),
                         .usage = ending});

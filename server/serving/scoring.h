@@ -9,43 +9,42 @@
 
 namespace recurve {
 
-// The door of a call that sends a text to be scored.
+// The sink of a call that sends a text to be scored.
 class ScoreSink : public ResponseSink {
  public:
-  // The next piece is wanted: the call is poked when it, or the end of the text, has come.
+  // Starts to read the next piece. The call is poked when the piece or the end of the text arrives.
   virtual void ask() = 0;
-  // What has come since, said once.
+  // What has arrived since the last call.
   enum class Arrival { kNothing, kPiece, kEnd };
   virtual Arrival arrived() = 0;
-  // The piece that has arrived: the bytes of its message, and what it says.
+  // The piece that has arrived: the bytes of its message, and its content.
   virtual int64_t piece_bytes() const = 0;
   virtual Refused read(ScorePiece* piece) = 0;
-  // Waits to be written. RequestAccepted first and ScoreEnd last, unless finish() has a refusal.
+  // Queues an event. RequestAccepted first and ScoreEnd last, unless finish() gets a refusal.
   virtual void send(ScoreEvent event) = 0;
 
  protected:
   ~ScoreSink() = default;
 };
 
-// One text's score: reads the text as it comes, gives its ids to the engine and sums up what that
-// says.
+// The score of one text: reads the text as it arrives, passes its ids to the engine and sums up
+// their log-probabilities.
 //
-// At most kAhead ids are under way: the next piece is asked for when there is room, so what the
-// engine has not absorbed, or the client not read, is bounded, and a client that goes on sending
-// waits.
+// At most kAhead ids are in flight. The next piece is read when there is room for it, so a client
+// that sends faster than the engine computes, or than it reads progress, waits.
 class Scoring final : public ServedCall {
  public:
   // Both outlive it: see ResponseSink::released().
-  Scoring(ServerCore& core, ScoreSink& door);
+  Scoring(ServerCore& core, ScoreSink& sink);
 
  private:
   Refused begin() override { return {}; }
-  void look(bool busy) override;
+  void poll(bool busy) override;
 
   Refused read_on();
   Refused take_piece();
   Refused start_scoring();
-  void give_more();
+  void feed_ids();
   void refuse(const Refusal& refusal);
 
   void take_scored();
@@ -53,14 +52,14 @@ class Scoring final : public ServedCall {
   void send_progress(std::vector<SampledToken> tokens);
   void conclude(const StreamEnd& ending);
 
-  ScoreSink& door_;
+  ScoreSink& sink_;
   bool asked_ = false;                                         // a piece is awaited
-  ScoreSink::Arrival arrival_ = ScoreSink::Arrival::kNothing;  // that was not read yet
+  ScoreSink::Arrival arrival_ = ScoreSink::Arrival::kNothing;  // not read yet
   ScoreInput input_;
-  std::shared_ptr<PromptFeed> feed_;  // while ids are still to be given to the engine
-  Refused refusal_;                   // awaits the engine's last word
+  std::shared_ptr<PromptFeed> feed_;  // while the engine needs more ids
+  Refused refusal_;                   // sent after the engine has ended the request
   bool concluded_ = false;
-  int64_t given_tokens_ = 0;  // to the engine, BOS included
+  int64_t fed_tokens_ = 0;  // to the engine, with BOS
   int64_t scored_tokens_ = 0;
   double sum_logprob_ = 0;  // in the order of the tokens
 };

@@ -10,31 +10,31 @@
 namespace recurve {
 namespace {
 
-// Events that wait to be written, before tokens are left where the engine sees them.
-constexpr size_t kMostQueued = 2;
+// Unsent events, beyond which tokens stay in the stream, where the engine sees that it is full.
+constexpr size_t kMaxQueued = 2;
 
 }  // namespace
 
-ServedCall::ServedCall(ServerCore& core, ResponseSink& door, Executor& executor)
-    : Strand(executor), core_(core), door_(door) {
+ServedCall::ServedCall(ServerCore& core, ResponseSink& sink, Executor& executor)
+    : Strand(executor), core_(core), sink_(sink) {
   core_.registry.enter(this);
   core_.metrics.request_received();
 }
 
 ServedCall::~ServedCall() {
   message_share_ = {};
-  leave_share();
+  release_share();
   const bool was_refused = refusal_.has_value();
   CallRegistry& registry = core_.registry;
-  door_.released();
-  // Only now: until here it uses what goes when no call is left.
+  sink_.released();
+  // Last: the core may be destroyed when no call remains.
   registry.gone(was_refused);
 }
 
 void ServedCall::open(const Identity& caller, CallMessage message, const std::string& id) {
   caller_ = caller;
   waited_seconds_ = message.waited_seconds;
-  trace_ = CallTrace(core_.options.tracer, door_.origin(), arrival_);
+  trace_ = CallTrace(core_.options.tracer, sink_.origin(), arrival_);
   set_share(caller.share());
   refusal_ = admit(message, id);
   if (!refusal_) {
@@ -52,8 +52,8 @@ Refused ServedCall::admit(const CallMessage& message, const std::string& id) {
   Refused refused = check_role(caller_, Role::kUser);
   if (!refused) refused = core_.availability();
   if (!refused) refused = check_share();
-  if (!refused && !message.held_by_door) refused = hold(message.bytes);
-  // A wrong one is refused when the message is read.
+  if (!refused && !message.reserved) refused = reserve(message.bytes);
+  // An invalid id is refused when the message is read.
   if (!refused && !check_name("request_id", id)) refused = claim(id);
   if (!refused && model_->queue.waiting() >= model_->queue.max_waiting()) {
     refused = refuse(EndReason::kExhausted, "the queue is full: try again later");
@@ -61,19 +61,19 @@ Refused ServedCall::admit(const CallMessage& message, const std::string& id) {
   return refused;
 }
 
-// What the tenant may have.
+// The limits of the tenant.
 Refused ServedCall::check_share() {
   const double wait = core_.tenants.seconds_to_wait(caller_, arrival_);
   if (wait > 0) {
     audit("limit", auditee(caller_), "RESOURCE_EXHAUSTED", "tokens_per_minute");
     Refusal spent =
         refuse(EndReason::kExhausted,
-               fmt::format("tenant \"{}\" has spent its {} tokens a minute: try again in {:.1f} s",
+               fmt::format("tenant \"{}\" has used its {} tokens per minute: try again in {:.1f} s",
                            caller_.tenant_name, caller_.limits.tokens_per_minute, wait));
     spent.retry_seconds = wait;
     return spent;
   }
-  const QueueBounds most = core_.bounds_of(caller_);
+  const QueueBounds most = core_.queue_bounds_of(caller_);
   counted_ = core_.tenants.enter(caller_, most);
   if (counted_) return {};
   if (most.most < caller_.limits.waiting || most.first_only) {
@@ -82,19 +82,17 @@ Refused ServedCall::check_share() {
         caller_.visitor != 0
             ? fmt::format("the connection or address {}", std::string_view(caller_.peer))
             : fmt::format("tenant \"{}\"", caller_.tenant_name);
-    return refuse(
-        EndReason::kExhausted,
-        fmt::format("{} has its share of the queue, whose rest is for others: try again later",
-                    who));
+    return refuse(EndReason::kExhausted,
+                  fmt::format("{} has used its share of the queue: try again later", who));
   }
   audit("limit", auditee(caller_), "RESOURCE_EXHAUSTED", "waiting");
   return refuse(EndReason::kExhausted,
-                fmt::format("tenant \"{}\" has {} requests under way, as many as it may: wait "
+                fmt::format("tenant \"{}\" has {} requests in progress, which is its limit: wait "
                             "for one of them to end",
                             caller_.tenant_name, caller_.limits.waiting));
 }
 
-// What one request of the tenant may be.
+// The limits of one request of the tenant.
 Refused ServedCall::check_size(const Request& request) const {
   const TenantLimits& limits = caller_.limits;
   const auto check = [&](const char* limit, const char* field, int64_t most,
@@ -115,7 +113,7 @@ Refused ServedCall::check_size(const Request& request) const {
   return refused;
 }
 
-// From now on it can be aborted by that id.
+// The call can be aborted by that id afterwards.
 Refused ServedCall::claim(const std::string& id) {
   if (id.empty() || id == id_) return {};
   if (!core_.registry.name(caller_.tenant, id, this)) {
@@ -128,41 +126,41 @@ Refused ServedCall::claim(const std::string& id) {
   return {};
 }
 
-Refused ServedCall::hold(int64_t message_bytes) {
+Refused ServedCall::reserve(int64_t message_bytes) {
   message_share_ = {};
   message_share_ = core_.message_bytes.take(message_bytes, caller_.share());
   if (message_share_) return {};
   return refuse(EndReason::kRequestMemory);
 }
 
-// Everything that happens to the call, in the order it can happen.
+// Handles all events of the call, in the order in which they can happen.
 void ServedCall::work() {
-  if (door_.finished()) return;
+  if (sink_.finished()) return;
   if (!begun_.exchange(true)) begin_or_refuse();
   if (unwanted_ && !std::exchange(withdrawn_, true)) withdraw();
-  const bool busy = door_.busy();
-  // The write waits for a client that does not read; it would wait for ever.
-  if (busy && stalled()) door_.cut();
-  const bool eager = eager_ && door_.unsent() < kMostQueued;
+  const bool busy = sink_.busy();
+  // The client does not read: the write would never finish.
+  if (busy && stalled()) sink_.cut();
+  const bool eager = eager_ && sink_.unsent() < kMaxQueued;
   if (failure_) {
-    await_endings();
+    await_ends();
   } else if (!ended_ && (!busy || eager || withdrawn_)) {
-    look_on(busy);
+    poll_or_fail(busy);
   }
   if (busy) return;
-  if (ended_ && door_.unsent() <= 1) leave_share();
-  door_.flush();
+  if (ended_ && sink_.unsent() <= 1) release_share();
+  sink_.flush();
 }
 
-// Before the last of the answer is sent: a client that has it all may ask again, though the call
-// ends later.
-void ServedCall::leave_share() {
+// Called before the last event is sent: the client may then send its next request, although the
+// call ends later.
+void ServedCall::release_share() {
   if (std::exchange(counted_, false)) core_.tenants.leave(caller_);
 }
 
 void ServedCall::begin_or_refuse() {
   if (refusal_) return end(refusal_);
-  if (late()) unwanted_ = true;  // the door says so too, but this may be sooner
+  if (late()) unwanted_ = true;  // the sink reports it too, but perhaps later
   if (unwanted_) return;
   const Clock::time_point began = Clock::now();
   try {
@@ -175,18 +173,18 @@ void ServedCall::begin_or_refuse() {
                              seconds_between(began, Clock::now()));
 }
 
-void ServedCall::look_on(bool busy) {
+void ServedCall::poll_or_fail(bool busy) {
   try {
-    look(busy);
+    poll(busy);
   } catch (const WorkUnwanted&) {  // withdrawn next: unwanted_ is set before a poke
   } catch (const TextRefused& error) {
     end_early(invalid("text", "{}", error.what()));
   }
 }
 
-// What was being written of an answer cannot be made whole again: the call ends without the rest.
+// The events that were being written cannot be completed: the call ends without them.
 void ServedCall::failed(const std::exception& error) {
-  if (door_.finished()) throw;
+  if (sink_.finished()) throw;
   const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
   if (!memory) log_event(LogLevel::kError, "request_failed", {{"what", error.what()}});
   end_early(memory ? refuse(EndReason::kNoMemory)
@@ -195,20 +193,20 @@ void ServedCall::failed(const std::exception& error) {
 
 void ServedCall::end_early(Refusal refusal) {
   failure_ = std::move(refusal);
-  door_.discard();
+  sink_.discard();
   for (const auto& stream : streams_) stream->cancel();
   model_->queue.wake();
   poke();
 }
 
-void ServedCall::await_endings() {
+void ServedCall::await_ends() {
   for (size_t s = 0; s < streams_.size(); ++s) take(s);
-  if (!ended_ && endings_ == streams_.size()) end(failure_);
+  if (!ended_ && ends_ == streams_.size()) end(failure_);
 }
 
-// Called by the engine, for every token: a poke that could only find the door busy is saved.
-void ServedCall::tokens_came() {
-  if (!eager_ && door_.busy() && !stalled()) return;
+// Called by the engine for every token: does not poke while the sink is busy.
+void ServedCall::on_tokens() {
+  if (!eager_ && sink_.busy() && !stalled()) return;
   poke();
 }
 
@@ -217,15 +215,15 @@ bool ServedCall::stalled() const {
                      [](const auto& stream) { return stream->stalled(); });
 }
 
-void ServedCall::left() { not_wanted(); }
+void ServedCall::disconnected() { withdraw_soon(); }
 
-void ServedCall::not_wanted() {
+void ServedCall::withdraw_soon() {
   unwanted_ = true;
   if (!begun_) hasten_on(core_.text_threads);
   poke();
 }
 
-// Leaves the registry while it is whole: nobody may abort what is being destroyed.
+// Leaves the registry before it is destroyed, so that abort() is not called afterwards.
 void ServedCall::done() {
   core_.registry.leave(this);
   trace_.delivered();
@@ -235,7 +233,7 @@ void ServedCall::done() {
 void ServedCall::abort(CallRegistry::Reason reason) {
   if (reason == CallRegistry::Reason::kShutdown) shutdown_ = true;
   aborted_ = true;
-  not_wanted();
+  withdraw_soon();
 }
 
 Refused ServedCall::submit(ParsedRequest& parsed) {
@@ -245,17 +243,17 @@ Refused ServedCall::submit(ParsedRequest& parsed) {
   request.caller = caller_;
   if (Refused refused = check_size(request)) return refused;
   request.arrival = arrival_;
-  request.deadline = door_.deadline();
+  request.deadline = sink_.deadline();
   const std::chrono::duration<double> patience(core_.options.stall_seconds);
   request.read_patience = std::chrono::duration_cast<Clock::duration>(patience);
   eager_ = !parsed.stop_strings.empty();
-  for (const auto& stream : request.streams) stream->on_ready([this] { tokens_came(); });
+  for (const auto& stream : request.streams) stream->on_ready([this] { on_tokens(); });
   streams_ = request.streams;
   AdmissionQueue::Admission admission;
   try {
     admission = model_->queue.push(std::move(request));
   } catch (...) {
-    streams_.clear();  // they will have no endings
+    streams_.clear();  // they will not end
     throw;
   }
   if (admission == AdmissionQueue::Admission::kAccepted) return {};
@@ -269,7 +267,7 @@ Refused ServedCall::submit(ParsedRequest& parsed) {
 TokenStream::Gathered ServedCall::take(size_t stream) {
   TokenStream::Gathered gathered = streams_[stream]->take();
   if (gathered.was_full) model_->queue.wake();
-  if (gathered.ending) ++endings_;
+  if (gathered.ending) ++ends_;
   const auto generated = static_cast<int64_t>(gathered.tokens.size());
   const bool accepted = gathered.accepted && stream == 0;
   const int64_t absorbed = accepted ? gathered.accepted->prompt_tokens : 0;
@@ -279,38 +277,38 @@ TokenStream::Gathered ServedCall::take(size_t stream) {
   return gathered;
 }
 
-// Nobody wants the answer any more: the engine is told, and its last word awaited.
+// Cancels the streams; the engine ends them.
 void ServedCall::withdraw() {
   if (ended_) return;
-  if (!submitted()) return end(reason_to_leave());
+  if (!submitted()) return end(withdrawal_reason());
   for (const auto& stream : streams_) stream->cancel();
   model_->queue.wake();
 }
 
 bool ServedCall::late() const {
-  const std::optional<Clock::time_point> deadline = door_.deadline();
+  const std::optional<Clock::time_point> deadline = sink_.deadline();
   return deadline && *deadline <= Clock::now();
 }
 
-Refusal ServedCall::reason_to_leave() const {
+Refusal ServedCall::withdrawal_reason() const {
   if (shutdown_) return refuse(EndReason::kDraining);
   if (aborted_) return refuse(EndReason::kCancelled, "the request was aborted");
   return refuse(late() ? EndReason::kDeadline : EndReason::kClientGone);
 }
 
 Refused ServedCall::failure_of(const StreamEnd& ending) const {
-  if (ending.reason == EndReason::kCancelled && withdrawn_) return reason_to_leave();
+  if (ending.reason == EndReason::kCancelled && withdrawn_) return withdrawal_reason();
   return refusal_of(ending);
 }
 
 void ServedCall::end(Refused refusal, const StreamEnd* last) {
   ended_ = true;
   refusal = core_.report(std::move(refusal));
-  door_.finish(refusal);
+  sink_.finish(refusal);
   if (!id_.empty()) core_.registry.forget(caller_.tenant, id_);
   if (last != nullptr) core_.metrics.request_finished(last->reason);
   count(refusal);
-  write_down(refusal, last);
+  log_end(refusal, last);
 }
 
 void ServedCall::count(const Refused& refusal) const {
@@ -321,11 +319,11 @@ void ServedCall::count(const Refused& refusal) const {
   core_.metrics.count_for(caller_.tenant_name, Of::kGeneratedTokens, generated_tokens_);
 }
 
-void ServedCall::write_down(const Refused& refusal, const StreamEnd* last) {
+void ServedCall::log_end(const Refused& refusal, const StreamEnd* last) {
   trace_.ended(refusal, last, id_, caller_.tenant_name);
   const StreamEnd none;
   const StreamEnd& ending = last != nullptr ? *last : none;
-  const std::string peer = door_.peer();
+  const std::string peer = sink_.peer();
   log_event(LogLevel::kInfo, "request_finished",
             {{"request_id", id_},
              {"trace_id", trace_.id()},

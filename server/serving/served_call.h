@@ -11,70 +11,69 @@
 
 namespace recurve {
 
-// The message of a request that has come: how much there is to read. Its door may hold memory for
-// it already, of ServerCore::message_bytes.
+// The message of a request: its size, and whether the sink has reserved ServerCore::message_bytes
+// for it.
 struct CallMessage {
   int64_t bytes = 0;
-  bool held_by_door = false;
-  // Set on a text thread, by a task that reads so many bytes: the call begins within it if its
-  // message is not longer. Zero where nothing is left to read.
+  bool reserved = false;
+  // Set on a text thread by a task that reads this many bytes: the call begins within that task if
+  // its message is not longer. Zero: nothing remains to be read.
   std::optional<size_t> waited = {};
   double waited_seconds = 0;  // until that task ran
 };
 
-// A call that puts one request to the engine and passes on what comes of it, whatever the protocol:
-// what an answer and the scoring of a text have in common. It lives until its door is done().
+// A call of any protocol that submits one request to the engine and passes on its results: the
+// common part of an answer and of scoring. It lives until its sink is done().
 //
-// Events (tokens, a write that is through, a client that left) may come from any thread; each only
-// pokes the strand, which does all the work. The door writes one thing at a time. What the engine
-// gives meanwhile gathers in the token streams and goes out with the next event: a slow client
-// costs the engine nothing.
+// Events (tokens, a finished write, a client that disconnects) may come from any thread. They only
+// poke the strand, which does all the work. The sink writes one event at a time; meanwhile tokens
+// gather in the token streams and become the next event, so a slow client does not delay the
+// engine.
 //
-// A request once submitted is followed to its ending, whatever happens to the client; so the engine
-// never calls into a call that is gone.
+// A submitted request is followed to its end even if the client disconnects, so the engine never
+// calls a call that is destroyed.
 class ServedCall : public Strand, public CallRegistry::Call {
  public:
-  // What the door calls, from any thread.
-  // Begins on the text threads, or refuses; id: the request's, if that is known yet. Once, before
-  // all else; the call may be gone when this returns.
+  // Called by the sink, from any thread.
+  // Starts on the text threads, or refuses. `id`: of the request, if it is known yet. Once, first;
+  // the call may be destroyed when this returns.
   void open(const Identity& caller, CallMessage message = {}, const std::string& id = "");
-  // What flush() began is through, and busy() was true meanwhile; or something has come.
+  // A write that flush() began has finished after busy() was true; or something has arrived.
   using Strand::poke;
   const ServedModel& model() const { return *model_; }
-  // The client has gone, or can no longer be reached.
-  void left();
-  // The door is finished(), and what it has said has gone. The last call; released() follows.
+  // The client has disconnected or is unreachable.
+  void disconnected();
+  // The sink is finished(), and everything is written. Last; released() follows.
   void done();
 
   void abort(CallRegistry::Reason reason) override;
 
  protected:
-  ServedCall(ServerCore& core, ResponseSink& door, Executor& executor);
+  ServedCall(ServerCore& core, ResponseSink& sink, Executor& executor);
   ~ServedCall() override;
 
-  // What the final class does; on the strand.
-  // A refusal ends the call. May throw WorkUnwanted; not called where nobody wants the answer by
-  // then.
+  // Implemented by the final class; on the strand.
+  // A refusal ends the call. May throw WorkUnwanted. Not called if the answer is unwanted by then.
   virtual Refused begin() = 0;
-  // Something may have come; called until end(), may throw WorkUnwanted. `busy`: the door is, and
-  // there will be another look when it is not.
-  virtual void look(bool busy) = 0;
+  // Processes what has arrived; called until end(), may throw WorkUnwanted. `busy`: the sink is
+  // writing, and poll() is called again after that.
+  virtual void poll(bool busy) = 0;
 
-  // What it can use for that; on the strand.
+  // Used by the final class; on the strand.
   Refused submit(ParsedRequest& parsed);
   bool submitted() const { return !streams_.empty(); }
-  // Bytes that a message holds from now on, instead of those before it.
-  Refused hold(int64_t message_bytes);
-  // What bounds its work on texts: it is given up once the client has gone, the deadline has passed
-  // or the request was aborted.
+  // Reserves memory for a message, and releases that of the message before.
+  Refused reserve(int64_t message_bytes);
+  // Of work on texts, which stops when the client has disconnected, the deadline has passed or the
+  // request was aborted.
   WorkLimits limits() const { return core_.limits(&unwanted_); }
   bool unwanted() const { return unwanted_; }
-  TokenStream::Gathered take(size_t stream);  // what has gathered there
-  // Nothing is looked at afterwards; what was sent is still written. `last`: the engine's words, if
-  // it had any.
+  TokenStream::Gathered take(size_t stream);
+  // Ends the call; events that were sent are still written. `last`: the end of a stream, null if
+  // the engine did not run the request.
   void end(Refused refusal, const StreamEnd* last = nullptr);
-  // Why an ending is no answer.
-  Refused failure_of(const StreamEnd& ending) const;
+  // The refusal if the end of a stream is a failure.
+  Refused failure_of(const StreamEnd& end) const;
 
   ServerCore& core_;
   const std::shared_ptr<ServedModel> model_ = core_.model();
@@ -82,32 +81,32 @@ class ServedCall : public Strand, public CallRegistry::Call {
   Identity caller_ = kAnyone;
   std::string id_;
   std::vector<std::shared_ptr<TokenStream>> streams_;  // once submitted
-  std::atomic<bool> unwanted_{false};                  // gone, aborted_ or too late
+  std::atomic<bool> unwanted_{false};                  // disconnected, aborted_ or too late
 
  private:
   Refused admit(const CallMessage& message, const std::string& id);
   Refused check_share();
-  void leave_share();
+  void release_share();
   Refused check_size(const Request& request) const;
   Refused claim(const std::string& id);
   void work() final;
   void failed(const std::exception& error) final;
   void end_early(Refusal refusal);
-  void await_endings();
+  void await_ends();
   void begin_or_refuse();
-  void look_on(bool busy);
-  void not_wanted();
+  void poll_or_fail(bool busy);
+  void withdraw_soon();
   void withdraw();
-  void tokens_came();
+  void on_tokens();
   bool stalled() const;
   bool late() const;
-  Refusal reason_to_leave() const;
-  void write_down(const Refused& refusal, const StreamEnd* last);
+  Refusal withdrawal_reason() const;
+  void log_end(const Refused& refusal, const StreamEnd* last);
   void count(const Refused& refusal) const;
 
-  ResponseSink& door_;
+  ResponseSink& sink_;
   double waited_seconds_ = 0;  // before the call was opened
-  bool counted_ = false;       // among what its tenant has under way
+  bool counted_ = false;       // as a request of its tenant
   ByteBudget::Share message_share_;
   CallTrace trace_;
 
@@ -115,17 +114,17 @@ class ServedCall : public Strand, public CallRegistry::Call {
   bool withdrawn_ = false;
   bool ended_ = false;  // end() was called
   Refused refusal_;     // set before the launch
-  // work() has thrown: only the engine's last word is awaited.
+  // work() has thrown: only the end of the streams is awaited.
   Refused failure_;
-  size_t endings_ = 0;  // taken from the streams
+  size_t ends_ = 0;  // taken from the streams
   int64_t prompt_tokens_ = 0, generated_tokens_ = 0;
 
-  // Set before the request is pushed: look at every token at once, also while the door is busy.
+  // Set before the request is pushed: process each token at once, even while the sink is busy.
   bool eager_ = false;
 
   std::atomic<bool> begun_{false};
   std::atomic<bool> aborted_{false};
-  std::atomic<bool> shutdown_{false};  // aborted for that
+  std::atomic<bool> shutdown_{false};  // aborted by the shutdown
 };
 
 }  // namespace recurve

@@ -17,7 +17,7 @@ class Metrics;
 // One model that is served: what was loaded, and the way to its engine. There is one for now. A
 // request asks ServerCore for its model once and holds it until it ends.
 //
-// `info`, `text` and `constraints` are set by load() and constant afterwards; `queue` and `stats`
+// load() sets `info`, `text` and `constraints`, which are constant afterwards; `queue` and `stats`
 // are thread-safe.
 struct ServedModel {
   explicit ServedModel(int max_queue);
@@ -31,6 +31,9 @@ struct ServedModel {
   // Runs the engine on its thread, until stop_engine() closes the queue and waits for it.
   void start_engine(std::function<void()> run);
   void stop_engine();
+
+  // Hands a valid command to the engine, which calls its done() unless this refuses it.
+  Refused post(SessionCommand command);
 
   AdmissionQueue queue;
   EngineStats stats;

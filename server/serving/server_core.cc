@@ -6,16 +6,16 @@
 namespace recurve {
 namespace {
 
-// Seconds after which a client that was refused may come again: not so soon that refusing becomes
-// the work, nor so late that nobody is there when there is room.
-constexpr double kSoonest = 0.1, kLatest = 60;
-// How long calls that were cancelled may take to say so: the engine needs one step for it.
-constexpr auto kLastWords = std::chrono::seconds(5);
-// How long calls are still refused in, once the last one that is served has ended.
-constexpr auto kLastRefusals = std::chrono::milliseconds(200);
-// Of what the queue and the slots have left, what one share may have; and the part of all that is
-// for the first request of a share.
-constexpr int kTimesWhatIsLeft = 3, kPartForFirst = 8;
+// Limits of the seconds after which a refused client may retry: not so early that the server is
+// busy with refusing, not so late that it is idle.
+constexpr double kMinRetrySeconds = 0.1, kMaxRetrySeconds = 60;
+// Cancelled calls end after the next step of the engine.
+constexpr auto kCancelTimeout = std::chrono::seconds(5);
+// How long a drain waits for refused calls after the last other call has ended.
+constexpr auto kRefusalTimeout = std::chrono::milliseconds(200);
+// A tenant may have kShareOfFree times what is free in queue and slots; the last 1 / kFirstPart of
+// everything is for tenants without a request.
+constexpr int kShareOfFree = 3, kFirstPart = 8;
 
 }  // namespace
 
@@ -46,55 +46,56 @@ void ServerCore::stop_serving() {
 bool ServerCore::drain(Clock::time_point deadline) {
   stop_serving();
   if (registry.wait_until_all_served(deadline)) {
-    // Clients that try again at once would keep the server for ever.
-    registry.wait_until_empty(std::min(deadline, Clock::now() + kLastRefusals));
+    // Clients that retry at once would delay the end forever.
+    registry.wait_until_empty(std::min(deadline, Clock::now() + kRefusalTimeout));
     return true;
   }
   registry.abort_all();
-  wait_for_last_words();
+  wait_for_cancelled_calls();
   return false;
 }
 
-void ServerCore::wait_for_last_words() { registry.wait_until_empty(Clock::now() + kLastWords); }
+void ServerCore::wait_for_cancelled_calls() {
+  registry.wait_until_empty(Clock::now() + kCancelTimeout);
+}
 
 void ServerCore::set_durable(bool durable) {
   durable_ = durable;
   tell_listeners();
 }
 
-// As much as there are slots, and of what the queue and the slots together have left, so many times
-// as much; the last part is for those who have nothing under way. So a flood of one finds a quarter
-// of the queue closed and floods of several a part each, and whoever comes beside them finds room.
-// Other addresses are bounded so too, as what is this machine's comes from whoever runs it.
-QueueBounds ServerCore::bounds_of(const Identity& caller) const {
+// A caller may have as many requests as there are slots, and kShareOfFree times what is unused. So
+// a single tenant cannot fill the last quarter of the queue, several get a part each, and a new one
+// always finds room. Without keys, addresses are bounded in the same way, except this machine's.
+QueueBounds ServerCore::queue_bounds_of(const Identity& caller) const {
   if (!is_shared(caller)) return {};
   const int all = model_->info.slots + model_->queue.max_waiting(),
-            left = std::max(0, all - under_way());
-  const int most = model_->info.slots + kTimesWhatIsLeft * left;
+            unused = std::max(0, all - under_way());
+  const int most = model_->info.slots + kShareOfFree * unused;
   const bool others = caller.group() != kThisMachine;
   return {.most = most,
           .most_of_group = others ? most : TenantLimits::kNone,
-          .first_only = left <= all / kPartForFirst};
+          .first_only = unused <= all / kFirstPart};
 }
 
-int ServerCore::most_at_once(const Identity& caller) const {
+int ServerCore::max_requests_of(const Identity& caller) const {
   const int waiting = model_->queue.max_waiting();
-  const int share = model_->info.slots + kTimesWhatIsLeft * waiting / (1 + kTimesWhatIsLeft);
+  const int share = model_->info.slots + kShareOfFree * waiting / (1 + kShareOfFree);
   return std::max(is_shared(caller) ? std::min(waiting, share) : waiting, 1);
 }
 
-void ServerCore::when_serving_changes(const void* owner, ServingListener listener) {
+void ServerCore::add_listener(const void* owner, ServingListener listener) {
   std::lock_guard lock(mutex_);
   listener(state_ == State::kServing, durable_);
   listeners_.emplace(owner, std::move(listener));
 }
 
-void ServerCore::forget_listener(const void* owner) {
+void ServerCore::remove_listener(const void* owner) {
   std::lock_guard lock(mutex_);
   listeners_.erase(owner);
 }
 
-// The state is looked at under the lock: whoever comes last says what is true.
+// Reads the state under the lock, so that the last call has the current one.
 void ServerCore::tell_listeners() {
   std::lock_guard lock(mutex_);
   for (const auto& [owner, listener] : listeners_) listener(state_ == State::kServing, durable_);
@@ -117,7 +118,7 @@ Refused ServerCore::report(Refused refusal) const {
   metrics.request_failed(refusal->row().code);
   if (refusal->row().retry == Retry::kLater) {
     const double seconds = refusal->retry_seconds.value_or(model_->stats.expected_queue_seconds);
-    refusal->retry_seconds = std::clamp(seconds, kSoonest, kLatest);
+    refusal->retry_seconds = std::clamp(seconds, kMinRetrySeconds, kMaxRetrySeconds);
   }
   return refusal;
 }

@@ -20,29 +20,28 @@ namespace recurve {
 
 struct ServerCoreOptions {
   std::string version = "unknown";
-  int delivery_threads = 2;   // detokenise and write
-  int text_threads = 2;       // check and tokenise prompts
-  int max_tokenising = 1024;  // calls that wait for those; more: kExhausted
+  int delivery_threads = 2;   // detokenize and write
+  int text_threads = 2;       // validate and tokenize prompts
+  int max_tokenising = 1024;  // calls that wait for text_threads; more: kExhausted
 
-  int64_t max_bytes_under_way = 256 << 20;  // of requests' messages; more: kExhausted
-  int64_t max_gathered_bytes = 256 << 20;   // of answers that are gathered; of one, half of it
+  int64_t max_bytes_under_way = 256 << 20;  // of request messages; more: kExhausted
+  int64_t max_gathered_bytes = 256 << 20;   // of answers that are not streamed; half of it for one
   int64_t max_prompt_tokens = 1 << 20;
-  int64_t max_unbroken_bytes = 1 << 20;  // of a scored text that wait for a border between tokens
-  // A slot waits so long for the rest of a scored text, or for a client that reads nothing.
+  int64_t max_unbroken_bytes = 1 << 20;  // of a scored text, without a token boundary
+  // How long a slot waits for the rest of a scored text, or for a client that reads nothing.
   double stall_seconds = 60;
   int32_t max_generated_tokens = 1 << 20;
 
-  std::shared_ptr<Keyring> keys = {};  // null: none, and everybody may do everything
+  std::shared_ptr<Keyring> keys = {};  // null: none, every client may do everything
 
-  Tracer* tracer = nullptr;  // null: no spans are sent; outlives the server
+  Tracer* tracer = nullptr;  // null: no spans are sent; outlives the core
 
-  double drain_seconds = 30;  // for requests under way, where whoever drains names no deadline
-  // What a client calls that drains the server, with its deadline in seconds, on a thread of the
-  // server's: may only post. Each one does; the deadline of drain() is the server's own affair.
-  // Whoever waits for it calls drain() and shuts the doors. Empty: nobody can.
+  double drain_seconds = 30;  // of a Drain call without a deadline
+  // Called for each Drain call, with its deadline in seconds, on a thread of the core: may only
+  // post. main then calls drain() and shuts the frontends down. Empty: clients cannot drain.
   std::function<void(double seconds)> on_drain = {};
-  // Called on a thread of the server's if it can no longer serve, with one line for the log: may
-  // only post. Empty: the process ends.
+  // Called on a thread of the core if it can no longer serve, with one line for the log: may only
+  // post. Empty: the process ends.
   std::function<void(const char* what)> on_failure = {};
 };
 
@@ -56,8 +55,8 @@ struct ServerCoreOptions {
 //   core.drain(deadline);                 // waits
 //   rpc.shutdown();
 //
-// The engine has to run until all doors are shut: each request handed to it gets its ending.
-// All methods may be called from any thread, serve() once.
+// The engine runs until all frontends are shut down, so that each of its requests ends. All methods
+// may be called from any thread, serve() once.
 class ServerCore {
  public:
   enum class State { kLoading, kServing, kDraining };
@@ -71,39 +70,39 @@ class ServerCore {
   void serve(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo info, Chat chat = {});
   // New requests are refused from now on.
   void stop_serving();
-  // The same, and returns when the calls under way have ended. What is left at the deadline is
-  // cancelled. False if there was any. A client that drains the server, before or meanwhile, may
-  // have set an earlier deadline. Does not close the queue.
+  // The same, and waits until all calls have ended. At the deadline, or an earlier one of a Drain
+  // call, the remaining calls are cancelled; returns false if there were any. Does not close the
+  // queue.
   bool drain(Clock::time_point deadline);
-  // Waits until no call is left, but not for long: they have been cut off.
-  void wait_for_last_words();
+  // Waits a short time for calls that were cancelled to end.
+  void wait_for_cancelled_calls();
   // Calls that have not ended.
   int under_way() const { return registry.count(); }
-  // What one who shares the server may have of them now.
-  QueueBounds bounds_of(const Identity& caller) const;
-  // And at most, where nobody else has anything under way.
-  int most_at_once(const Identity& caller) const;
+  // How many requests this caller may have now.
+  QueueBounds queue_bounds_of(const Identity& caller) const;
+  // The same if there are no other requests.
+  int max_requests_of(const Identity& caller) const;
 
-  // Whether what is durable can be promised: not where --state-dir was deleted or replaced.
+  // Whether --state-dir can store states: false while it is deleted or replaced.
   void set_durable(bool durable);
   bool durable() const { return durable_; }
 
-  // `listener` is called now and whenever one of these changes, one call at a time, until it is
-  // forgotten by its owner's address.
+  // Calls `listener` now and after each change, one call at a time, until it is removed by its
+  // owner.
   using ServingListener = std::function<void(bool serving, bool durable)>;
-  void when_serving_changes(const void* owner, ServingListener listener);
-  void forget_listener(const void* owner);
+  void add_listener(const void* owner, ServingListener listener);
+  void remove_listener(const void* owner);
 
   State state() const { return state_; }
-  // kUnavailable unless serving.
+  // Refuses with kLoading or kClosed unless serving.
   Refused availability() const;
-  // Counts a refusal, and says when the client may come again where the server is full: when the
-  // refusal says so, or when a request that came now would be served.
+  // Counts a refusal. If the client may retry later, sets when: the time of the refusal, or when a
+  // request that arrives now would be served.
   Refused report(Refused refusal) const;
-  // What a client sets going that drains the server, once it has its answer. There is an on_drain.
+  // Starts the drain of a Drain call, after its answer. Needs an on_drain.
   void drain_for_client(double seconds);
 
-  // Of the work on one text.
+  // Of work on one text.
   WorkLimits limits(const std::atomic<bool>* unwanted) const {
     return {.unwanted = unwanted, .most_tokens = static_cast<size_t>(options.max_prompt_tokens)};
   }
@@ -119,15 +118,15 @@ class ServerCore {
   const std::shared_ptr<ServedModel> model_;
   std::atomic<State> state_{State::kLoading};
   std::atomic<bool> durable_{true};
-  std::mutex mutex_;                                  // of the listeners, and while they are called
+  std::mutex mutex_;  // of the listeners, held while they are called
   std::map<const void*, ServingListener> listeners_;  // by owner
 
  public:
-  Access access;        // who asks
-  TenantMeter tenants;  // what each has under way
+  Access access;
+  TenantMeter tenants;  // requests and tokens of each
   CallRegistry registry;
-  ByteBudget message_bytes;   // of requests under way
-  ByteBudget gathered_bytes;  // of answers under way that are gathered before they are sent
+  ByteBudget message_bytes;   // of request messages
+  ByteBudget gathered_bytes;  // of answers that are not streamed
   Executor text_threads;      // validate and tokenize what may be long
   Executor delivery_threads;  // everything that streams
 };

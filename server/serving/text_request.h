@@ -15,54 +15,54 @@
 
 namespace recurve {
 
-// What a client asks for, as a door has read it: nothing is checked, and nothing tokenised. What a
-// client left out is as it is here.
+// Requests as the frontends read them: not checked, not tokenized. The values here are the
+// defaults.
 
-// An answer to a prompt.
+// A request for an answer to a prompt.
 struct TextRequest {
-  std::string id = {};  // 1 to kMaxNameLength of [A-Za-z0-9._-]; empty: one is made
+  std::string id = {};  // 1 to kMaxNameLength of [A-Za-z0-9._-]; empty: generated
   Identity caller = kAnyone;
   // Ids, a text or messages. May be empty only where a session has a pending token.
   std::variant<std::vector<int32_t>, std::string, Conversation> prompt = {};
   bool add_special_tokens = true;  // BOS by the rules of the model
   bool parse_special = false;      // names of control tokens in a text become their ids
-  // Without those that stand here by themselves, because they may be left out.
+  // Without the optional ones below.
   SamplingParams sampling = {};
   std::optional<uint64_t> seed = {};       // left out: drawn
   std::optional<int32_t> max_tokens = {};  // left out: kDefaultMaxTokens, or the server's limit
-  // Of the tokens of the answer and of the prompt, with so many likeliest ones; left out: none.
+  // Log-probabilities of the answer and of the prompt, with this number of top tokens.
   std::optional<int32_t> logprobs = {}, prompt_logprobs = {};
   std::vector<std::string> stop_strings = {};
   bool include_stop = false;
-  // What the answer's text must be; left out: anything.
+  // Constrains the text of the answer.
   std::optional<ConstraintText> constraint = {};
-  std::string constraint_field = "constraint";  // as the client knows it, for refusals
-  // Calls of the conversation's tools are told from the text, and kept to what the tools take. Left
-  // out: what a model says of tools is text.
+  std::string constraint_field = "constraint";  // its name in refusals
+  // Separates calls of tools from the text, and constrains them to the tools. Left out: calls are
+  // text.
   std::optional<ToolUse> tools = {};
   int32_t choices = 1;
   std::string session = {};                     // empty: none
-  bool session_is_kept = false;                 // it is the door's own, by kept_name()
+  bool session_is_kept = false;                 // internal, see kept_name()
   std::optional<uint64_t> expected_epoch = {};  // of the session; left out: any
   int32_t priority = 0;
   PrefixWish prefix = PrefixWish::kUseAndKeep;
-  // Behind so many ids of a prompt of ids, bytes of a text, messages of messages.
+  // Lengths of prefixes to cache: in ids, bytes of a text, or messages.
   std::vector<int64_t> prefix_points = {};
-  std::optional<Durability> durability = {};  // left out: as the session is
+  std::optional<Durability> durability = {};  // left out: that of the session
 };
 
-// How likely a text is.
+// A request for the score of a text.
 struct ScoreOptions {
   std::string id = {};
   Identity caller = kAnyone;
   bool add_special_tokens = true;
   bool parse_special = false;
-  std::optional<int32_t> top = {};  // every token with so many likeliest ones; left out: only sums
+  std::optional<int32_t> top = {};  // top tokens for each token; left out: sums only
   int32_t priority = 0;
 };
-// The text comes in pieces: of text (a piece may end within a character), or of ids.
+// The text arrives in pieces of text, which may end within a character, or of ids.
 struct ScorePiece {
-  std::optional<ScoreOptions> options = {};  // in the first piece only; left out: as above
+  std::optional<ScoreOptions> options = {};  // in the first piece only
   std::variant<std::monostate, std::string, std::vector<int32_t>> content = {};
 };
 
@@ -71,7 +71,7 @@ struct TokenizeText {
   std::variant<std::string, Conversation> input = {};
   bool add_special_tokens = true;
   bool parse_special = false;
-  bool continued = false;  // of messages: as a session absorbs them that has absorbed something
+  bool continued = false;  // messages that continue a session
 };
 
 }  // namespace recurve

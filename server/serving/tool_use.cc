@@ -17,13 +17,12 @@
 namespace recurve {
 namespace {
 
-using Json =
-    nlohmann::ordered_json;  // properties of a schema are given in the order they have here
+using Json = nlohmann::ordered_json;  // the model generates properties in the order of the schema
 
-constexpr size_t kMostToolName = 64;
+constexpr size_t kMaxToolName = 64;
 
 bool is_tool_name(const std::string& name) {
-  return !name.empty() && name.size() <= kMostToolName &&
+  return !name.empty() && name.size() <= kMaxToolName &&
          std::ranges::all_of(name, [](unsigned char c) {
            return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
          });
@@ -37,10 +36,10 @@ struct Tool {
   bool strict = true;
 };
 
-// As the dialect has them, {"type": "function", "function": {...}}, or the function alone.
-Refused read_tool(const Json& said, Tool* tool) {
-  const auto holder = said.is_object() ? said.find("function") : said.end();
-  const Json& function = said.is_object() && holder != said.end() ? *holder : said;
+// OpenAI's {"type": "function", "function": {...}}, or the function alone.
+Refused read_tool(const Json& json, Tool* tool) {
+  const auto holder = json.is_object() ? json.find("function") : json.end();
+  const Json& function = json.is_object() && holder != json.end() ? *holder : json;
   if (!function.is_object()) return wrong("each must be an object with a function");
   const auto name = function.find("name");
   if (name == function.end() || !name->is_string() || !is_tool_name(name->get<std::string>())) {
@@ -70,9 +69,9 @@ Refused read_list(const std::string& tools_json, const ToolUse& use, std::vector
   const Json list = Json::parse(tools_json, nullptr, /*allow_exceptions=*/false);
   if (!list.is_array() || list.empty()) return wrong("they must be a list of functions");
   std::set<std::string> names;
-  for (const Json& said : list) {
+  for (const Json& json : list) {
     Tool tool;
-    if (Refused refused = read_tool(said, &tool)) return refused;
+    if (Refused refused = read_tool(json, &tool)) return refused;
     if (!names.insert(tool.name).second) {
       return wrong(fmt::format("two have the name {}", cut(tool.name)));
     }
@@ -133,8 +132,8 @@ Refused read_tools(const std::string& tools_json, const ToolUse& use, const Tool
                    ToolReading* reading, std::optional<ConstraintText>* constraint) {
   if (rules.form == nullptr) {
     return wrong(
-        fmt::format("the model's chat template writes no calls in a form that is known here ({}): "
-                    "leave them out, or send tool_choice none",
+        fmt::format("the chat template of the model has no known form of calls ({}): leave tools "
+                    "out, or send tool_choice none",
                     tool_form_names()));
   }
   std::vector<Tool> tools;

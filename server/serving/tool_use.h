@@ -11,38 +11,38 @@ namespace recurve {
 
 struct ModelText;
 
-// What an answer may do with the tools of its conversation, as a client says it.
+// How an answer may use the tools of its conversation.
 struct ToolUse {
   enum class Choice {
-    kAuto,      // it may call them, between texts or alone
-    kRequired,  // it is calls, of at least one
-    kNamed,     // it is one call, of the one named
+    kAuto,      // text and calls
+    kRequired,  // at least one call, no text
+    kNamed,     // one call of the named tool
   };
   Choice choice = Choice::kAuto;
   std::string name = {};  // with kNamed
-  bool parallel = true;   // there may be more than one call, where the model's form has that
+  bool parallel = true;   // more than one call, if the model's form allows it
 };
 
-// How the calls of an answer are told from its text.
+// How to separate the calls of an answer from its text.
 struct ToolReading {
   const ToolForm* form = nullptr;
-  int32_t mark = -1;  // the id of the form's mark, where that is a control token
+  int32_t mark = -1;  // id of the form's mark, if it is a control token
 };
 
-// How a model writes its calls: by its chat template, and its control tokens.
+// How a model writes calls: the form of its chat template, and its control tokens.
 struct ToolRules {
-  const ToolForm* form = nullptr;  // null: no form that is known
-  int32_t mark = -1, close = -1;   // control tokens; -1: of the form's text, or none
+  const ToolForm* form = nullptr;  // null: unknown
+  int32_t mark = -1, close = -1;   // control tokens; -1: text, or none
 };
 ToolRules tool_rules_of(const ModelText& model);
 
-// Checks the tools of a conversation, a JSON array of functions. `constraint` is what keeps an
-// answer to them: each call names one of them, and its arguments are of its schema. Empty where
-// this build has no library for it and the answer may be anything.
+// Checks the tools of a conversation, a JSON array of functions. `constraint`: each call names one
+// of them, with arguments that match its schema. Empty if the build has no constraint library and
+// text is allowed.
 Refused read_tools(const std::string& tools_json, const ToolUse& use, const ToolRules& rules,
                    ToolReading* reading, std::optional<ConstraintText>* constraint);
 
-// An id for a call, of the kind that the form's templates take.
+// An id for a call, in the format that the form's templates accept.
 std::string make_call_id(const ToolForm& form);
 
 }  // namespace recurve

@@ -43,7 +43,7 @@ Refused check_priority(int32_t priority) {
                  priority);
 }
 
-// What sampling/params.cc would say too, but with the names that doors have for the fields.
+// sampling/params.cc checks these too, but not with the field names of the protocols.
 Refused check_sampling_ids(const SamplingParams& p, const ModelText& model) {
   const auto usable = static_cast<size_t>(model.vocab.usable);
   Refused refused = check_size("allowed_token_ids", p.allowed_ids.size(), usable);
@@ -87,19 +87,19 @@ Refused check_stop_strings(const std::vector<std::string>& stops, const ModelTex
   return stops.empty() ? Refused() : check_text("stop_strings", stops.front(), model);
 }
 
-// FNV-1a of the stop strings, each with its end, and of what becomes of them.
+// FNV-1a of the stop strings, each with a terminator, and of include_stop.
 uint64_t digest_of_stops(const TextRequest& asked) {
   uint64_t digest = 0xcbf29ce484222325;
   const auto add = [&](unsigned char byte) { digest = (digest ^ byte) * 0x100000001b3; };
   for (const std::string& stop : asked.stop_strings) {
     for (const char c : stop) add(static_cast<unsigned char>(c));
-    add(0xff);  // in no text of UTF-8
+    add(0xff);  // not in UTF-8
   }
   add(asked.include_stop ? 1 : 0);
   return digest;
 }
 
-// A constraint may still be refused by what compiles it.
+// The compiler may still refuse the constraint.
 Refused check_constraint(const TextRequest& asked, const SamplingParams& p,
                          const ModelText& model) {
   if (!asked.constraint) return {};
@@ -122,24 +122,24 @@ Refused check_constraint(const TextRequest& asked, const SamplingParams& p,
   if (asked.include_stop && !p.stop_ids.empty()) {
     return invalid(
         "include_stop",
-        "include_stop must be false with constraint and stop_token_ids: the text of an id "
-        "that ends the answer is none of what it must be");
+        "include_stop must be false with constraint and stop_token_ids: the text of the id "
+        "that ends the answer would not match the constraint");
   }
   return {};
 }
 
 size_t bytes_of(const std::vector<int32_t>& ids) { return ids.size() * sizeof(int32_t); }
 size_t bytes_of(const std::string& text) { return text.size(); }
-// Puts what keeps the answer to the tools into `asked`, as if the client had said it.
+// Sets the constraint of the tools in `asked`, as if the client had sent it.
 Refused read_tool_use(const ModelText& model, TextRequest* asked, ParsedRequest* parsed) {
   if (!asked->tools) return {};
   const auto* messages = std::get_if<Conversation>(&asked->prompt);
   if (messages == nullptr || messages->tools_json.empty()) {
-    return invalid("tools",
-                   "tools must be given, with messages, where calls of them are asked for");
+    return invalid("tools", "tools must be given, with messages, if tool_choice asks for calls");
   }
   if (asked->constraint) {
-    return invalid(asked->constraint_field, "{} may not stand beside tools: send tool_choice none",
+    return invalid(asked->constraint_field,
+                   "{} cannot be combined with tools: send tool_choice none",
                    asked->constraint_field);
   }
   asked->constraint_field = "tools";
@@ -147,8 +147,8 @@ Refused read_tool_use(const ModelText& model, TextRequest* asked, ParsedRequest*
                     &asked->constraint);
 }
 
-// Where the answer is the first text of its context, tokenizers with a space in front of words drop
-// it from the first.
+// If the answer is the first text of its context, some tokenizers drop the space before its first
+// word.
 Refused check_start(const ParsedRequest& parsed, const ModelText& model) {
   if (!parsed.constraint || parsed.answer_position != TextPosition::kStart) return {};
   using Form = ConstraintText::Form;
@@ -158,8 +158,8 @@ Refused check_start(const ParsedRequest& parsed, const ModelText& model) {
     return {};
   }
   return invalid("prompt",
-                 "the prompt must have some text with a constraint other than JSON, as this "
-                 "model's tokenizer drops a space in front of the first word");
+                 "the prompt must have some text with a constraint other than JSON, because "
+                 "this model's tokenizer drops a space before the first word");
 }
 
 Refused check_choices(const TextRequest& asked, int32_t max_tokens, const ModelText& model) {
@@ -179,10 +179,9 @@ Refused check_choices(const TextRequest& asked, int32_t max_tokens, const ModelT
 
 Refused check_prompt_size(int64_t tokens, const ModelText& model) {
   if (tokens <= model.max_prompt_tokens) return {};
-  return invalid(
-      "prompt",
-      "the prompt must have at most {} tokens, got {}: absorb it in parts, with a session",
-      model.max_prompt_tokens, tokens);
+  return invalid("prompt",
+                 "the prompt must have at most {} tokens, got {}: send it in parts, with a session",
+                 model.max_prompt_tokens, tokens);
 }
 
 Refused read_ids(std::vector<int32_t> ids, const ModelText& model, Request* request) {
@@ -193,8 +192,8 @@ Refused read_ids(std::vector<int32_t> ids, const ModelText& model, Request* requ
   return refused;
 }
 
-// Where there is a session, which may have absorbed something, the text is read as a start and as
-// what goes on.
+// With a session, which may be new or not, the text is tokenized both as a start and as a
+// continuation.
 Refused read_text(const std::string& text, bool parse_special, const ModelText& model,
                   const WorkLimits& limits, Request* request) {
   if (Refused refused = check_text("text", text, model)) return refused;
@@ -213,8 +212,8 @@ Refused read_text(const std::string& text, bool parse_special, const ModelText& 
   return {};
 }
 
-// Where the client wants states to be kept, as places of the ids that the prompt has become: what
-// stands in front of it there, read alone, begins with the same ids.
+// Converts the prefixes that the client wants cached to numbers of ids: a prefix that is tokenized
+// alone begins with the same ids.
 template <typename Read>
 Refused read_points(const std::vector<int64_t>& points, size_t size, const Read& read,
                     Request* request) {
@@ -226,18 +225,18 @@ Refused read_points(const std::vector<int64_t>& points, size_t size, const Read&
     if (point < 1 || point > static_cast<int64_t>(size)) {
       return invalid("prefix_points", "prefix_points must be in [1, {}], got {}", size, point);
     }
-    int64_t place = 0;
-    if (Refused refused = read(static_cast<size_t>(point), &place)) return refused;
-    request->prompt.places.named.push_back(place);
+    int64_t ids = 0;
+    if (Refused refused = read(static_cast<size_t>(point), &ids)) return refused;
+    request->prompt.places.named.push_back(ids);
   }
   return {};
 }
 
-// The points of a text are bytes.
+// For a text, points are bytes.
 Refused read_text_points(const TextRequest& asked, std::string_view text, const ModelText& model,
                          const WorkLimits& limits, Request* request) {
   const auto special = asked.parse_special ? SpecialTokens::kParse : SpecialTokens::kAsText;
-  const auto read = [&](size_t bytes, int64_t* place) -> Refused {
+  const auto read = [&](size_t bytes, int64_t* ids_before) -> Refused {
     if (bytes < text.size() && (static_cast<unsigned char>(text[bytes]) & 0xc0) == 0x80) {
       return invalid("prefix_points", "prefix_points must not lie within a character, got {}",
                      bytes);
@@ -245,7 +244,7 @@ Refused read_text_points(const TextRequest& asked, std::string_view text, const 
     try {
       const auto head =
           model.tokenizer->encode(text.substr(0, bytes), special, TextPosition::kStart, limits);
-      *place = common_ids(request->prompt.ids, head);
+      *ids_before = common_ids(request->prompt.ids, head);
       return {};
     } catch (const TooManyTokens&) {
       return too_many_tokens(model);
@@ -263,12 +262,12 @@ Refused read_prompt(TextRequest& asked, const ModelText& model, const WorkLimits
     }
     const std::vector<int32_t>& ids = request->prompt.ids;
     return read_messages(std::move(*messages), model, limits, request, [&](const ChatInput& input) {
-      const auto read = [&](size_t count, int64_t* place) -> Refused {
-        *place = tokens_of_messages(input, count, ids, model);
+      const auto read = [&](size_t count, int64_t* ids_before) -> Refused {
+        *ids_before = tokens_of_messages(input, count, ids, model);
         return {};
       };
       if (request->prefix != PrefixWish::kOff) {
-        request->prompt.places.likely = likely_places(input, ids, model);
+        request->prompt.places.likely = likely_prefixes(input, ids, model);
       }
       return read_points(asked.prefix_points, input.sent.size(), read, request);
     });
@@ -282,41 +281,41 @@ Refused read_prompt(TextRequest& asked, const ModelText& model, const WorkLimits
   const size_t size = ids.size();
   Refused refused = read_ids(std::move(ids), model, request);
   if (refused) return refused;
-  const auto read = [](size_t count, int64_t* place) -> Refused {
-    *place = static_cast<int64_t>(count);
+  const auto read = [](size_t count, int64_t* ids_before) -> Refused {
+    *ids_before = static_cast<int64_t>(count);
     return {};
   };
   return read_points(asked.prefix_points, size, read, request);
 }
 
-void make_streams(int choices, Request* request) {
+void add_streams(int choices, Request* request) {
   for (int c = 0; c < choices; ++c) request->streams.push_back(std::make_shared<TokenStream>());
 }
 
-// A text starts with the answer where nothing but control tokens stands before it.
+// The answer starts the text if only control tokens precede it.
 TextPosition position_of(const Request& request, const ModelText& model) {
   const bool text = std::any_of(request.prompt.ids.begin(), request.prompt.ids.end(),
                                 [&](int32_t id) { return !model.tokenizer->is_special(id); });
   return text || !request.session.empty() ? TextPosition::kContinued : TextPosition::kStart;
 }
 
-// A session that goes on has BOS already.
+// A session that continues has BOS already.
 void begin_with(std::optional<int32_t> bos, Request* request) {
   if (!bos) return;
   if (!request->session.empty() && !request->continued_prompt) {
     request->continued_prompt = request->prompt;
   }
   request->prompt.ids.insert(request->prompt.ids.begin(), *bos);
-  for (auto* places : {&request->prompt.places.likely, &request->prompt.places.named}) {
-    for (int64_t& place : *places) ++place;
+  for (auto* prefixes : {&request->prompt.places.likely, &request->prompt.places.named}) {
+    for (int64_t& prefix : *prefixes) ++prefix;
   }
 }
 
 Refusal empty_prompt() {
   return invalid(
       "prompt",
-      "the prompt must have at least one token, got none: only a session with a pending token can "
-      "go on without");
+      "the prompt must have at least one token, got none: only a session with a pending token "
+      "continues without one");
 }
 
 }  // namespace
@@ -330,7 +329,7 @@ Refused check_text(std::string_view field, std::string_view text, const ModelTex
 Refusal too_many_tokens(const ModelText& model) {
   return invalid(
       "prompt",
-      "the prompt must have at most {} tokens, got more: absorb it in parts, with a session",
+      "the prompt must have at most {} tokens, got more: send it in parts, with a session",
       model.max_prompt_tokens);
 }
 
@@ -393,7 +392,7 @@ Refused validate(TextRequest asked, const ModelText& model, const WorkLimits& li
   request.prefix = asked.prefix;
   request.durability = asked.durability;
   if (asked.durability == Durability::kLocal && request.session.empty()) {
-    return invalid("durability", "durability local is of a session, and the request names none");
+    return invalid("durability", "durability local needs a session");
   }
   refused = read_prompt(asked, model, limits, &request);
   if (refused) return refused;
@@ -408,7 +407,7 @@ Refused validate(TextRequest asked, const ModelText& model, const WorkLimits& li
   parsed->stop_strings = std::move(asked.stop_strings);
   parsed->include_stop = asked.include_stop;
   request.wait_for_acknowledgement = !request.session.empty() && !parsed->stop_strings.empty();
-  make_streams(asked.choices, &request);
+  add_streams(asked.choices, &request);
   return {};
 }
 
@@ -423,7 +422,7 @@ Refused validate(const ScoreOptions& options, ParsedRequest* parsed) {
   request.priority = options.priority;
   request.sampling.max_tokens = 0;
   request.sampling.prompt_logprobs = options.top.value_or(0);
-  make_streams(1, &request);
+  add_streams(1, &request);
   return {};
 }
 

@@ -39,13 +39,18 @@ void add_switch(CLI::App& app, const char* name, bool* value, const char* what) 
 
 // These replace "auto" by a number, and return an error message or nothing.
 std::string count_or_auto(std::string& value) {
+  constexpr int kMax = 1 << 20;
   if (value == "auto") value = "0";
-  return CLI::Range(0, 1 << 20)(value);
+  if (CLI::Range(0, kMax)(value).empty()) return {};
+  return fmt::format("wanted auto or an integer in [0, {}], found {}", kMax, value);
 }
 std::string size_or_auto(std::string& value) {
-  if (value != "auto") return CLI::AsSizeValue(false)(value);
-  value = std::to_string(kAutomatic);
-  return {};
+  if (value == "auto") {
+    value = std::to_string(kAutomatic);
+    return {};
+  }
+  if (CLI::AsSizeValue(false)(value).empty()) return {};
+  return "wanted auto or a size such as 4GB, found " + value;
 }
 
 // A flag whose default is "auto". `kind`: the type of its other values in the help.

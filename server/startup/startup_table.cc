@@ -35,7 +35,7 @@ std::string memory_line(const Options& options, double weights_and_states) {
   std::string line = human_bytes(static_cast<double>(resident_bytes())) + " resident now";
   if (options.on_gpu()) return line + ", on the host";
   const double bound = 1.15 * weights_and_states + 64 * 1024 * 1024;
-  return line + "; 1.15 x (weights + slots) + 64 MiB = " + human_bytes(bound);
+  return line + "; at most 1.15 x (weights + slots) + 64 MiB = " + human_bytes(bound);
 }
 
 // A session takes more than its state: entries in maps, heap, and the tokens that it has seen.

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "server/engine/engine.h"
-#include "server/serving/session_rules.h"
 #include "tests/support/engine/null_model.h"
 #include "tests/support/fake_frontend.h"
 #include "tests/support/fake_tokenizer.h"
@@ -63,10 +62,10 @@ class FrontendTest : public ::testing::Test {
     return ask(std::move(asked))->refusal().value_or(Refusal());
   }
   SessionResult command(SessionCommand command) {
-    EXPECT_FALSE(prepare(&command));
+    EXPECT_FALSE(validate(&command));
     std::promise<SessionResult> promise;
     command.done = [&](SessionResult result) { promise.set_value(std::move(result)); };
-    EXPECT_FALSE(post(queue_, std::move(command)));
+    EXPECT_FALSE(served_->post(std::move(command)));
     return promise.get_future().get();
   }
 

@@ -13,7 +13,6 @@
 #include "server/http/openai/responses/responses.h"
 #include "server/http/openai/sessions.h"
 #include "server/http/openai/tokenize.h"
-#include "server/serving/session_rules.h"
 #include "tests/support/fake_tokenizer.h"
 
 namespace recurve {

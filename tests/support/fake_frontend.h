@@ -15,8 +15,8 @@
 
 namespace recurve::testing {
 
-// The least that a door can be: events go to a list, at once, or not while it is held. The
-// test is the client. Base: AnswerSink or ScoreSink; Event: what it sends.
+// The simplest sink: events go to a list, at once, or not while it is held. The test is the
+// client. Base: AnswerSink or ScoreSink; Event: what it sends.
 template <typename Base, typename Event>
 class FakeSinkOf : public Base {
  public:
@@ -30,7 +30,7 @@ class FakeSinkOf : public Base {
   }
   size_t unsent() const override { return unsent_.size(); }
   void discard() override { unsent_.clear(); }
-  void cut() override { call_->left(); }
+  void cut() override { call_->disconnected(); }
   void finish(const Refused& refusal) override {
     refusal_ = refusal;
     finishing_ = true;
@@ -71,7 +71,7 @@ class FakeSinkOf : public Base {
       gone_ = true;
       writing_ = false;
     }
-    call_->left();
+    call_->disconnected();
   }
   // Waits until so many events have been written; false if that is not within a minute.
   bool wait_for(size_t events) {
@@ -93,7 +93,7 @@ class FakeSinkOf : public Base {
   }
 
  protected:
-  // The call begins; the door outlives it.
+  // The call begins; the sink outlives it.
   void open(ServedCall* call, const Identity& caller, const std::string& id = "") {
     call_ = call;
     call->open(caller, {.bytes = 100}, id);

@@ -130,7 +130,7 @@ Refused Completions::read(std::string text, const WorkLimits& limits,
     ClientJson* prompt = find(body, "prompt");
     if (prompt == nullptr) throw BadField("prompt", "prompt must be given");
     const size_t count = is_list_of_prompts(*prompt) ? prompt->size() : 1;
-    check_prompts(count, common, bytes, static_cast<size_t>(core_.most_at_once(caller_)),
+    check_prompts(count, common, bytes, static_cast<size_t>(core_.max_requests_of(caller_)),
                   model_->text.max_choices);
     prompts = take_prompts(*prompt);
     if (prompts.size() > 1 && !common.session.empty()) {

@@ -9,7 +9,6 @@
 #include "server/http/body_fields.h"
 #include "server/http/openai/fields/request_fields.h"
 #include "server/http/unary_exchange.h"
-#include "server/serving/session_rules.h"
 
 namespace recurve {
 namespace {

@@ -72,8 +72,8 @@ TEST_F(GatheredTest, AnAnswerOverTheLimitIsRefusedWithTheNumbers) {
   const grpc::Status status = infer(large);
   EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(status.error_message(), HasSubstr(" MB by max_tokens, n and logprobs"));
-  EXPECT_THAT(status.error_message(), HasSubstr("at most 128 MB"));
-  EXPECT_THAT(streamed_error(large), HasSubstr("at most 128 MB"))
+  EXPECT_THAT(status.error_message(), HasSubstr("the limit is 128 MB"));
+  EXPECT_THAT(streamed_error(large), HasSubstr("the limit is 128 MB"))
       << "a whole answer in a stream of calls";
   EXPECT_EQ(engine_->generated(), 0);
   EXPECT_EQ(core_->gathered_bytes.used(), 0);
@@ -84,9 +84,9 @@ TEST_F(GatheredTest, AnAnswerWithoutFreeMemoryIsRefusedForNow) {
     const ByteBudget::Share others = all_but(1 << 20);
     const grpc::Status status = infer(request(1'000, 1, 20));
     EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
-    EXPECT_THAT(status.error_message(), HasSubstr("fill the memory"));
+    EXPECT_THAT(status.error_message(), HasSubstr("fill their memory"));
     EXPECT_EQ(engine_->generated(), 0);
-    EXPECT_THAT(streamed_error(request(1'000, 1, 20)), HasSubstr("fill the memory"));
+    EXPECT_THAT(streamed_error(request(1'000, 1, 20)), HasSubstr("fill their memory"));
     auto streamed = request(3, 1, 20);
     auto& stream = *streamed.add_inputs();
     stream.set_name("stream");
@@ -158,8 +158,8 @@ TEST_F(GatheredTest, TextsOfOneMessage) {
     return inference_->Detokenize(&context, ids, &response);
   };
   EXPECT_EQ(tokenize().error_code(), StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(tokenize().error_message(), HasSubstr("and may take 128 MB at most"));
-  EXPECT_THAT(detokenize().error_message(), HasSubstr("and may take 128 MB at most"));
+  EXPECT_THAT(tokenize().error_message(), HasSubstr("and the limit is 128 MB"));
+  EXPECT_THAT(detokenize().error_message(), HasSubstr("and the limit is 128 MB"));
   text.set_text(std::string(20'000, 'x'));
   ids.mutable_ids()->Truncate(20'000);
   {

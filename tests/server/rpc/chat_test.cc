@@ -262,7 +262,7 @@ TEST_F(ToolUseTest, TheConstraintFollowsIt) {
 TEST_F(ToolUseTest, TakesMessagesWithToolsAndNoConstraint) {
   v1::GenerateRequest request = asked();
   request.mutable_constraint()->set_regex("a");
-  EXPECT_THAT(generate(request).status.error_message(), HasSubstr("may not stand beside tools"));
+  EXPECT_THAT(generate(request).status.error_message(), HasSubstr("cannot be combined with tools"));
   request.clear_constraint();
   request.mutable_messages()->clear_tools_json();
   EXPECT_THAT(generate(request).status.error_message(), HasSubstr("tools must be given"));

@@ -146,8 +146,12 @@ TEST(OptionsTest, WhatMayBeAutoSaysSo) {
     EXPECT_THAT(help(), says(std::string(flag) + "|auto", "auto"));
   }
   for (const char* wrong : {"many", "-1", "1048577"}) {
-    EXPECT_THAT(parse({"--slots", wrong}).said, HasSubstr("--slots: Value " + std::string(wrong)));
+    EXPECT_THAT(parse({"--slots", wrong}).said,
+                HasSubstr("--slots: wanted auto or an integer in [0, 1048576], found " +
+                          std::string(wrong)));
   }
+  EXPECT_THAT(parse({"--session-memory", "much"}).said,
+              HasSubstr("--session-memory: wanted auto or a size such as 4GB, found much"));
 }
 
 TEST(OptionsTest, HelpNamesEachFlagsVariable) {

@@ -8,7 +8,6 @@
 #include "server/http/body_fields.h"
 #include "server/http/openai/fields/request_fields.h"
 #include "server/http/openai/logprobs.h"
-#include "server/serving/session_rules.h"
 
 namespace recurve {
 namespace {
@@ -18,10 +17,10 @@ using Kind = SessionCommand::Kind;
 
 // The result is not awaited.
 void close_stored(ServedModel& model, TenantId tenant, const std::string& id) {
-  (void)post(model.queue, {.kind = Kind::kClose,
-                           .caller = {.tenant = tenant},
-                           .name = kept_name(id),
-                           .done = [](const SessionResult&) {}});
+  (void)model.post({.kind = Kind::kClose,
+                    .caller = {.tenant = tenant},
+                    .name = kept_name(id),
+                    .done = [](const SessionResult&) {}});
 }
 
 Refusal unknown(const std::string& id, const char* field = "") {
@@ -233,7 +232,7 @@ void Responses::open_session(Go go) {
     core_.delivery_threads.post(
         [this, go, result = std::move(result)] { session_opened(result, go); });
   };
-  if (const Refused refused = post(model_->queue, std::move(command))) go(refused);
+  if (const Refused refused = model_->post(std::move(command))) go(refused);
 }
 
 // Without capacity, an older response is removed; without the earlier state, its messages are used.

@@ -1,14 +1,13 @@
-#include "server/serving/session_rules.h"
-
 #include <utility>
 
 #include "server/serving/access.h"
-#include "server/serving/validate.h"
+#include "server/serving/served_model.h"
 
 namespace recurve {
 namespace {
 
 using Kind = SessionCommand::Kind;
+
 Refused check_ttl(const std::optional<double>& seconds) {
   if (!seconds || (*seconds >= 0 && *seconds <= kMaxTtlSeconds)) return {};
   return invalid("ttl_seconds", "ttl_seconds must be in [0, {}], got {}", kMaxTtlSeconds, *seconds);
@@ -19,8 +18,8 @@ Refused check_page_size(int limit) {
   return invalid("page_size", "page_size must be in [1, {}], got {}", kMaxPageSize, limit);
 }
 
-// Of what the audit has a line; empty: of nothing.
-std::string_view life_event(const SessionCommand& command) {
+// The name of the command in the audit log; empty: it is not logged.
+std::string_view audit_event(const SessionCommand& command) {
   if (command.name.starts_with(kKept)) return {};
   switch (command.kind) {
     case Kind::kOpen:
@@ -38,9 +37,9 @@ std::string_view life_event(const SessionCommand& command) {
   }
 }
 
-// Has the audit say what came of the command.
-void say_when_done(SessionCommand* command) {
-  const std::string_view what = life_event(*command);
+// Adds the result of the command to the audit log.
+void audit_result(SessionCommand* command) {
+  const std::string_view what = audit_event(*command);
   if (what.empty()) return;
   const std::string& name = command->kind == Kind::kFork ? command->other : command->name;
   command->done = [what, name, caller = command->caller,
@@ -54,12 +53,12 @@ void say_when_done(SessionCommand* command) {
 
 }  // namespace
 
-Refused prepare(SessionCommand* command) {
+Refused validate(SessionCommand* command) {
   const Kind kind = command->kind;
   if (kind == Kind::kList) return check_page_size(command->limit);
-  std::string& made = kind == Kind::kFork ? command->other : command->name;
-  const bool makes = kind == Kind::kOpen || kind == Kind::kFork || kind == Kind::kImport;
-  if (makes && made.empty()) made = make_name("s-");
+  std::string& new_name = kind == Kind::kFork ? command->other : command->name;
+  const bool creates = kind == Kind::kOpen || kind == Kind::kFork || kind == Kind::kImport;
+  if (creates && new_name.empty()) new_name = make_name("s-");
   Refused refused = check_name("name", command->name);
   if (!refused && kind == Kind::kFork) refused = check_name("new_name", command->other);
   if (kind == Kind::kMark || kind == Kind::kUnmark || kind == Kind::kRewind) {
@@ -69,8 +68,8 @@ Refused prepare(SessionCommand* command) {
   return refused;
 }
 
-Refused post(AdmissionQueue& queue, SessionCommand command) {
-  say_when_done(&command);
+Refused ServedModel::post(SessionCommand command) {
+  audit_result(&command);
   switch (queue.post(std::move(command))) {
     case AdmissionQueue::Admission::kAccepted:
       return {};
