@@ -5,13 +5,10 @@
 
 #include <atomic>
 #include <cerrno>
-#include <filesystem>
 #include <functional>
 #include <optional>
 #include <stdexcept>
 
-#include "kernels/arithmetic.h"
-#include "model/load_model.h"
 #include "server/crypto/encrypted_folder.h"
 #include "server/engine/engine.h"
 #include "server/http/openai/api.h"
@@ -23,17 +20,14 @@
 #include "server/observe/log.h"
 #include "server/rpc/server.h"
 #include "server/serving/server_core.h"
-#include "server/session/state_transfer.h"
 #include "server/startup/engine_options.h"
 #include "server/startup/heap_trimmer.h"
-#include "server/startup/memory_plan.h"
+#include "server/startup/loaded_model.h"
 #include "server/startup/options.h"
 #include "server/startup/security.h"
 #include "server/startup/startup_table.h"
 #include "server/startup/stop_signal.h"
-#include "server/startup/token_rules.h"
 #include "server/startup/version.h"
-#include "server/text/tokenizers/tokenizer.h"
 
 namespace recurve {
 namespace {
@@ -137,28 +131,6 @@ ServerCoreOptions core_options(const Options& o, StopSignal& stop, Failure& fail
           .on_failure = failure.listener("the server's threads")};
 }
 
-// Shows the progress of loading: every two seconds, or in place on a terminal.
-class LoadProgress {
- public:
-  explicit LoadProgress(const StopSignal& stop) : stop_(stop) {}
-  void operator()(uint64_t done, uint64_t total) {
-    if (stop_.raised()) throw std::runtime_error("stopped while loading");
-    const Clock::time_point now = Clock::now();
-    if (done < total && now < next_) return;
-    next_ = now + (terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(2000));
-    const double percent =
-        total == 0 ? 100 : 100.0 * static_cast<double>(done) / static_cast<double>(total);
-    log_text(fmt::format("{}loading weights {:3.0f}% of {}{}", terminal_ ? "\r" : "", percent,
-                         human_bytes(static_cast<double>(total)),
-                         terminal_ && done < total ? "" : "\n"));
-  }
-
- private:
-  const StopSignal& stop_;
-  const bool terminal_ = isatty(STDERR_FILENO) != 0;
-  Clock::time_point next_ = Clock::now() + std::chrono::milliseconds(500);
-};
-
 // Shows the progress of recording steps as CUDA graphs.
 class RecordProgress {
  public:
@@ -174,87 +146,6 @@ class RecordProgress {
   const Clock::time_point began_ = Clock::now();
 };
 
-void print_times(const Checkpoint::Times& times) {
-  const double bytes = static_cast<double>(times.bytes);
-  log_text(fmt::format(
-      "loaded {} in {:.2f} s, {:.2f} GB/s; reading {:.2f} GB/s{}\n", human_bytes(bytes),
-      times.seconds, bytes / times.seconds / 1e9, bytes / times.reading / 1e9,
-      times.copying_rate == 0 ? ""
-                              : fmt::format(", copying {:.2f} GB/s", times.copying_rate / 1e9)));
-}
-
-struct Loaded {
-  std::unique_ptr<const Model> model;
-  std::string fingerprint;  // of config and weights
-  std::string weight_type;  // the formats of the weights
-};
-
-Loaded load(const Options& o, Backend& backend, const StopSignal& stop) {
-  Checkpoint checkpoint = open_checkpoint(o);
-  auto model = load_model(checkpoint, backend, load_options(o), LoadProgress(stop));
-  print_times(checkpoint.times());
-  return {std::move(model), checkpoint.fingerprint(), checkpoint.weight_formats()};
-}
-
-// Conversion between text and ids.
-struct Text {
-  std::shared_ptr<const Tokenizer> tokenizer;
-  Chat chat;
-  TokenRules rules;
-};
-
-// The folder of the tokenizer's files; none if prompts are ids only.
-std::optional<std::filesystem::path> tokenizer_dir(const Options& o) {
-  if (o.tokenizer == "none" || (o.tokenizer.empty() && o.random_weights)) return std::nullopt;
-  return o.tokenizer.empty() ? o.model : o.tokenizer;
-}
-
-Text load_text(const Options& o, const ModelInfo& model) {
-  const auto dir = tokenizer_dir(o);
-  Text text;
-  TokenFiles files;
-  if (!dir.has_value()) {
-    text.tokenizer = std::make_shared<IdTokenizer>(static_cast<int32_t>(model.vocab));
-  } else {
-    files = token_files(model, *dir);
-    text = {.tokenizer = load_tokenizer(*dir, files), .chat = load_chat(*dir, o.chat_template)};
-    check_fits(*text.tokenizer, model.vocab, *dir);
-  }
-  // With random weights, no id ends a text.
-  if (!o.random_weights) text.rules = resolve_token_rules(model, files, *text.tokenizer);
-  return text;
-}
-
-// The last part of the path to the model, without the suffix of a file.
-std::string model_name(const std::filesystem::path& model) {
-  if (std::filesystem::is_regular_file(model)) return model.stem().string();
-  return (model / "").parent_path().filename().string();
-}
-
-ServingInfo serving_info(const Options& o, const Model& model, const Backend& backend,
-                         const TokenRules& rules, const std::string& fingerprint,
-                         const std::string& weight_type, int slots, size_t session_bytes) {
-  ServingInfo info{.model_name = o.name.empty() ? model_name(o.model) : o.name,
-                   .family = model.info().family,
-                   .parameters = model.info().parameters,
-                   .weight_bytes = model.info().weight_bytes,
-                   .weight_type = weight_type,
-                   .vocab_rows = static_cast<int32_t>(model.info().vocab),
-                   .state_bytes = static_cast<int64_t>(model.state_layout().bytes()),
-                   .chunk_tokens = model.info().chunk,
-                   .fingerprint = fingerprint,
-                   .backend = backend.name(),
-                   .ops = {},
-                   .tokens = rules,
-                   .slots = slots,
-                   .max_host_bytes = static_cast<int64_t>(session_bytes),
-                   .default_ttl_seconds = o.session_ttl};
-  backend.kernels().for_each([&](const char* name, const char* implementation) {
-    info.ops.push_back({name, implementation});
-  });
-  return info;
-}
-
 std::unique_ptr<FileSystem> open_state_folder(const Options& o) {
   std::unique_ptr<FileSystem> folder = open_folder(o.state_dir);
   if (!o.state_keys.empty()) return encrypt_folder(std::move(folder), o.state_keys);
@@ -262,25 +153,6 @@ std::unique_ptr<FileSystem> open_state_folder(const Options& o) {
     throw std::runtime_error("--state-dir is encrypted: give its key with --state-keys");
   }
   return folder;
-}
-
-// What a serialized state must match.
-StateHeader identity_of(const Model& model, const ServingInfo& info) {
-  return {.model = info.fingerprint,
-          .weights = info.weight_type,
-          .chunk = static_cast<int32_t>(model.info().chunk),
-          .layout = model.state_layout(),
-          .vocab = info.vocab_rows};
-}
-
-// What a cached state of a prompt must match as well, so that a request that starts from it
-// computes the same bits: another version or device may sum in another order.
-std::string made_by(const Backend& backend) {
-  std::string made_by = fmt::format("{} {} {}", kVersion, kCommit, arithmetic_of(backend.name()));
-  backend.kernels().for_each([&](const char* op, const char* implementation) {
-    made_by += fmt::format(" {}:{}", op, implementation);
-  });
-  return made_by;
 }
 
 // Connects the sessions to the folder of states, and logs what is in it.
@@ -317,6 +189,73 @@ Archive::OnLost report_loss(ServerCore& core) {
   };
 }
 
+// --state-dir, which is locked first, as loading takes long.
+struct StateFolder {
+  StateFolder(const Options& o, ServerCore& core)
+      : states(open_state_folder(o), state_store_options(o)), archive(states) {
+    archive.when_lost(report_loss(core));
+  }
+  StateStore states;
+  Archive archive;
+};
+
+// Logs what happens to sessions and cached prefixes.
+void log_events(EngineOptions* options) {
+  options->sessions.on_expired = [](std::string_view tenant, std::string_view name) {
+    audit("session_expired", {.tenant = tenant, .key_id = {}, .peer = {}}, "OK", name);
+  };
+  options->sessions.on_other_model = [](const StoredModel& other, int sessions) {
+    log_event(LogLevel::kWarning, "sessions_of_another_model",
+              {{"sessions", sessions},
+               {"model", other.name},
+               {"fingerprint", other.fingerprint},
+               {"weights", other.weights}});
+  };
+  options->sessions.on_state_lost = [](std::string_view tenant, std::string_view name,
+                                       const std::string& why) {
+    log_event(LogLevel::kError, "session_state_lost",
+              {{"tenant", tenant}, {"name", name}, {"why", why}});
+  };
+  options->prefix.on_unreadable = [](const std::string& why) {
+    log_event(LogLevel::kWarning, "prefix_not_read", {{"why", why}});
+  };
+}
+
+struct Frontends {
+  Frontends(const Options& o, ServerCore& core)
+      : tls(make_tls(o)), rpc(rpc_options(o, tls), core, {kserve_service()}) {
+    if (!o.admin.empty()) admin.emplace(admin_options(o, tls), core);
+    if (!o.http.empty()) {
+      http.emplace(http_options(o, tls), http_apis(o, core), core, rpc.connections());
+    }
+    if (!o.metrics.empty()) {
+      metrics.emplace(metrics_options(o, tls), std::vector{server_api(core)}, core, scrapers);
+    }
+  }
+  void log_addresses(const Options& o) const {
+    const auto log = [](const char* event, const std::string& address, int port) {
+      log_event(LogLevel::kInfo, event, {{"listen", address}, {"port", port}});
+    };
+    log("serving", o.listen, rpc.port());
+    if (http) log("serving_http", o.http, http->port());
+    if (metrics) log("serving_metrics", o.metrics, metrics->port());
+    if (admin) log("serving_admin", o.admin, admin->port());
+  }
+  void shutdown() {
+    if (http) http->shutdown();
+    if (admin) admin->shutdown();
+    rpc.shutdown();
+  }
+
+  const std::shared_ptr<TlsHandshaker> tls;
+  RpcServer rpc;
+  std::optional<RpcServer> admin;
+  std::optional<HttpServer> http;
+  // Separate from clients' connections, so that these cannot lock scrapers out.
+  Connections scrapers{{.in_all = 64, .by_network = 32}};
+  std::optional<HttpServer> metrics;
+};
+
 int run(const Options& o, StopSignal& stop) {
   check_network(o);
   allow_many_files();
@@ -327,66 +266,19 @@ int run(const Options& o, StopSignal& stop) {
   std::optional<Tracer> tracer;
   if (!o.traces.empty()) tracer.emplace(tracer_options(o), metrics);
   ServerCore core(core_options(o, stop, failure, tracer ? &*tracer : nullptr), served, metrics);
-  const std::shared_ptr<TlsHandshaker> tls = make_tls(o);
-  RpcServer rpc(rpc_options(o, tls), core, {kserve_service()});
-  std::optional<RpcServer> admin;
-  if (!o.admin.empty()) admin.emplace(admin_options(o, tls), core);
-  std::optional<HttpServer> http;
-  if (!o.http.empty())
-    http.emplace(http_options(o, tls), http_apis(o, core), core, rpc.connections());
-  // Separate from clients' connections, so that these cannot lock scrapers out.
-  Connections scrapers({.in_all = 64, .by_network = 32});
-  std::optional<HttpServer> metrics_http;
-  if (!o.metrics.empty()) {
-    metrics_http.emplace(metrics_options(o, tls), std::vector{server_api(core)}, core, scrapers);
-  }
-
-  // Locks the folder of states first: loading takes long.
-  std::optional<StateStore> states;
-  std::optional<Archive> archive;
-  if (!o.state_dir.empty()) {
-    states.emplace(open_state_folder(o), state_store_options(o));
-    archive.emplace(*states);
-    archive->when_lost(report_loss(core));
-  }
+  Frontends frontends(o, core);
+  std::optional<StateFolder> folder;
+  if (!o.state_dir.empty()) folder.emplace(o, core);
 
   const auto backend = make_backend(o.device, o.threads, o.activations);
-  MemoryPlan plan = plan_memory(o, *backend);
-  const int slots = choose_slots(o, plan);
-  plan_sessions(o, slots, &plan);
-  plan_prefixes(o, slots, &plan);
-  const auto [model, checkpoint_fingerprint, weight_type] = load(o, *backend, stop);
-  const Text text = load_text(o, model->info());
-  const std::string fingerprint = model_fingerprint(checkpoint_fingerprint, tokenizer_dir(o));
-  ServingInfo info =
-      serving_info(o, *model, *backend, text.rules, fingerprint, weight_type, slots, plan.sessions);
-  EngineOptions options = engine_options(o, slots, plan.sessions, plan.prefixes);
+  const LoadedModel loaded = load_served_model(o, *backend, stop);
+  const auto& [plan, model, text, info] = loaded;
+  EngineOptions options = engine_options(o, info.slots, plan.sessions, plan.prefixes);
   options.sessions.identity = identity_of(*model, info);
-  info.read_state = state_reader(options.sessions.identity);
-  info.check_front = front_checker(options.sessions.identity);
-  info.most_written_bytes =
-      static_cast<int64_t>(most_written_bytes(model->state_layout(), info.vocab_rows, 4096));
-  if (archive) store_sessions(o, *states, &*archive, &options.sessions);
-  options.sessions.on_expired = [](std::string_view tenant, std::string_view name) {
-    audit("session_expired", {.tenant = tenant, .key_id = {}, .peer = {}}, "OK", name);
-  };
   options.sessions.model_name = info.model_name;
-  options.sessions.on_other_model = [](const StoredModel& other, int sessions) {
-    log_event(LogLevel::kWarning, "sessions_of_another_model",
-              {{"sessions", sessions},
-               {"model", other.name},
-               {"fingerprint", other.fingerprint},
-               {"weights", other.weights}});
-  };
-  options.sessions.on_state_lost = [](std::string_view tenant, std::string_view name,
-                                      const std::string& why) {
-    log_event(LogLevel::kError, "session_state_lost",
-              {{"tenant", tenant}, {"name", name}, {"why", why}});
-  };
   options.made_by = made_by(*backend);
-  options.prefix.on_unreadable = [](const std::string& why) {
-    log_event(LogLevel::kWarning, "prefix_not_read", {{"why", why}});
-  };
+  if (folder) store_sessions(o, folder->states, &folder->archive, &options.sessions);
+  log_events(&options);
   options.on_recorded = RecordProgress();
   options.on_failure = failure.listener("the engine");
   Engine engine(
@@ -398,27 +290,15 @@ int run(const Options& o, StopSignal& stop) {
   }
   served->start_engine([&engine] { engine.run(); });
 
-  log_text(startup_table(o, *model, *text.tokenizer, text.chat, *backend, info, plan, served->stats,
-                         rpc.port()));
+  log_text(startup_table(o, loaded, *backend, served->stats, frontends.rpc.port()));
   core.serve(text.tokenizer, info, text.chat);
-  log_event(LogLevel::kInfo, "serving", {{"listen", o.listen}, {"port", rpc.port()}});
-  if (http)
-    log_event(LogLevel::kInfo, "serving_http", {{"listen", o.http}, {"port", http->port()}});
-  if (metrics_http)
-    log_event(LogLevel::kInfo, "serving_metrics",
-              {{"listen", o.metrics}, {"port", metrics_http->port()}});
-
-  if (admin) {
-    log_event(LogLevel::kInfo, "serving_admin", {{"listen", o.admin}, {"port", admin->port()}});
-  }
+  frontends.log_addresses(o);
 
   const double seconds = stop.wait().value_or(o.drain_seconds);
   log_event(LogLevel::kInfo, "draining", {{"seconds", seconds}, {"requests", core.under_way()}});
   const bool all_ended = core.drain(Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                                        std::chrono::duration<double>(seconds)));
-  if (http) http->shutdown();
-  if (admin) admin->shutdown();
-  rpc.shutdown();
+  frontends.shutdown();
   served->stop_engine();
   log_event(LogLevel::kInfo, "stopped", {{"all_requests_ended", all_ended}});
   return failure.happened() ? 1 : 0;

@@ -27,7 +27,8 @@ ServedCall::~ServedCall() {
   const bool was_refused = refusal_.has_value();
   CallRegistry& registry = core_.registry;
   sink_.released();
-  // Last: the core may be destroyed when no call remains.
+  model_.reset();
+  // Last: core and metrics may be destroyed when no call remains.
   registry.gone(was_refused);
 }
 

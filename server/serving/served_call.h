@@ -76,7 +76,7 @@ class ServedCall : public Strand, public CallRegistry::Call {
   Refused failure_of(const StreamEnd& end) const;
 
   ServerCore& core_;
-  const std::shared_ptr<ServedModel> model_ = core_.model();
+  std::shared_ptr<ServedModel> model_ = core_.model();
   const Clock::time_point arrival_ = Clock::now();
   Identity caller_ = kAnyone;
   std::string id_;

@@ -1,27 +1,12 @@
 #include "server/startup/engine_options.h"
 
-#include <vector>
-
-#include "model/weights/fingerprint.h"
-#include "server/text/json/json_fields.h"
+#include <filesystem>
 
 namespace recurve {
 
 Checkpoint open_checkpoint(const Options& o) {
   if (o.random_weights) return Checkpoint::random_from(o.model, 1);
   return Checkpoint::open(o.model);
-}
-
-std::string model_fingerprint(const std::string& checkpoint,
-                              const std::optional<std::filesystem::path>& tokenizer_dir) {
-  std::vector<std::string> texts = {checkpoint};
-  if (tokenizer_dir.has_value()) {
-    for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
-      const auto file = *tokenizer_dir / name;
-      texts.push_back(exists(file) ? read_text_file(file) : "");
-    }
-  }
-  return fingerprint_of(texts);
 }
 
 LoadOptions load_options(const Options& o) {

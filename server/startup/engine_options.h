@@ -1,8 +1,4 @@
 #pragma once
-#include <filesystem>
-#include <optional>
-#include <string>
-
 #include "model/load_model.h"
 #include "server/engine/engine.h"
 #include "server/startup/options.h"
@@ -11,11 +7,6 @@ namespace recurve {
 
 // The options of the parts, from those of the command line.
 Checkpoint open_checkpoint(const Options& options);
-// Identifies a model, in 32 hexadecimal digits: by its config and stored weights, for which
-// `checkpoint` stands (Checkpoint::fingerprint()), and by tokenizer.json and tokenizer.model.
-// tokenizer_dir: none if prompts are ids only.
-std::string model_fingerprint(const std::string& checkpoint,
-                              const std::optional<std::filesystem::path>& tokenizer_dir);
 LoadOptions load_options(const Options& options);
 StateStore::Options state_store_options(const Options& options);
 int choose_rows(const Options& options);  // the most of a step

@@ -90,9 +90,10 @@ int64_t resident_bytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
-std::string startup_table(const Options& options, const Model& model, const Tokenizer& tokenizer,
-                          const Chat& chat, const Backend& backend, const ServingInfo& info,
-                          const MemoryPlan& plan, const EngineStats& stats, int port) {
+std::string startup_table(const Options& options, const LoadedModel& loaded, const Backend& backend,
+                          const EngineStats& stats, int port) {
+  const auto& [plan, loaded_model, text, info] = loaded;
+  const Model& model = *loaded_model;
   const double weights = static_cast<double>(model.info().weight_bytes);
   const double states = static_cast<double>(info.slots) * static_cast<double>(info.state_bytes);
   std::vector<std::pair<const char*, std::string>> rows = {
@@ -101,10 +102,10 @@ std::string startup_table(const Options& options, const Model& model, const Toke
        fmt::format("{:.1f} M parameters, {} in {}", static_cast<double>(info.parameters) / 1e6,
                    human_bytes(weights), info.weight_type)},
       {"head", model.info().head},
-      {"tokenizer", tokenizer.description()},
-      {"end tokens", ends_line(info.tokens, tokenizer)},
-      {"chat",
-       chat.format != nullptr ? "messages are rendered by the chat template" : chat.problem},
+      {"tokenizer", text.tokenizer->description()},
+      {"end tokens", ends_line(info.tokens, *text.tokenizer)},
+      {"chat", text.chat.format != nullptr ? "messages are rendered by the chat template"
+                                           : text.chat.problem},
       {"state", fmt::format("{} a session, of any length; matrices in {}",
                             human_bytes(static_cast<double>(info.state_bytes)),
                             options.state == DType::kBF16 ? "bf16" : "f32")},

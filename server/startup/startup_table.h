@@ -3,21 +3,15 @@
 #include <string>
 
 #include "kernels/backend.h"
-#include "model/model.h"
 #include "server/request/engine_stats.h"
-#include "server/request/serving_info.h"
-#include "server/startup/memory_plan.h"
-#include "server/startup/options.h"
-#include "server/text/chat/chat_template.h"
-#include "server/text/tokenizers/tokenizer.h"
+#include "server/startup/loaded_model.h"
 
 namespace recurve {
 
 // Aligned lines for the operator: what the server uses. `stats`: of the engine, after it has read
 // the folder of states.
-std::string startup_table(const Options& options, const Model& model, const Tokenizer& tokenizer,
-                          const Chat& chat, const Backend& backend, const ServingInfo& info,
-                          const MemoryPlan& plan, const EngineStats& stats, int port);
+std::string startup_table(const Options& options, const LoadedModel& loaded, const Backend& backend,
+                          const EngineStats& stats, int port);
 
 // Resident memory of the process in bytes, from /proc/self/statm; 0 if it does not exist.
 int64_t resident_bytes();

@@ -4,19 +4,19 @@
 
 # Sets `out` to what git prints about SOURCE, or to nothing if it fails.
 function(recurve_git source out)
-  execute_process(COMMAND git -C ${source} ${ARGN} OUTPUT_VARIABLE said ERROR_QUIET
+  execute_process(COMMAND git -C ${source} ${ARGN} OUTPUT_VARIABLE output ERROR_QUIET
     OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE status)
   if(NOT status STREQUAL "0")
-    set(said "")
+    set(output "")
   endif()
-  set(${out} "${said}" PARENT_SCOPE)
+  set(${out} "${output}" PARENT_SCOPE)
 endfunction()
 
 function(recurve_find_version source fallback)
   set(version ${fallback})
   recurve_git(${source} top rev-parse --show-toplevel)
   get_filename_component(source ${source} REALPATH)
-  if(top STREQUAL source)  # else the sources lie in somebody else's repository, or in none
+  if(top STREQUAL source)  # else the sources are in another repository, or in none
     recurve_git(${source} commit rev-parse --short=12 HEAD)
     recurve_git(${source} described describe --tags --long --match "v[0-9]*" HEAD)
     if(described MATCHES "^v(.+)-([0-9]+)-g[0-9a-f]+$")

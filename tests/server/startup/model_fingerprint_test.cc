@@ -1,7 +1,7 @@
 // The tokenizer's part of what a model is; the rest is in model/weights/fingerprint_test.
 #include <gtest/gtest.h>
 
-#include "server/startup/engine_options.h"
+#include "server/startup/loaded_model.h"
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/temp_dir.h"
 

@@ -44,7 +44,7 @@ bool can_open(const std::string& path, int how) {
   return found >= 0;
 }
 
-// Runs in a process of its own, within the sandbox; the first line that is not so, or 0.
+// Runs in a separate process in the sandbox. Returns the first line that fails, or 0.
 #define MUST(what) \
   if (!(what)) return __LINE__
 
@@ -86,7 +86,7 @@ int programs_and_processes(const Folders&) {
 int sockets(const Folders& all) {
   MUST(socket(AF_PACKET, SOCK_RAW, 0) < 0 && errno == EPERM);
   MUST(socket(AF_ALG, SOCK_SEQPACKET, 0) < 0 && errno == EPERM);
-  // It listens, and connects to nobody.
+  // The server listens, but does not connect.
   const int listening = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;

@@ -19,22 +19,23 @@ std::string table_of(const std::string& checkpoint, const std::string& state_dir
   options.device = "reference";
   const auto backend = make_backend(options.device);
   Checkpoint files = open_checkpoint(options);
-  const auto model = load_model(files, *backend, load_options(options));
-  const IdTokenizer tokenizer(static_cast<int32_t>(model->info().vocab));
-  const ServingInfo info{
+  LoadedModel loaded;
+  loaded.model = load_model(files, *backend, load_options(options));
+  const ModelInfo& model = loaded.model->info();
+  loaded.text.tokenizer = std::make_shared<IdTokenizer>(static_cast<int32_t>(model.vocab));
+  loaded.info = {
       .model_name = "golden",
-      .family = model->info().family,
+      .family = model.family,
       .state_bytes = 1,
       .tokens = {.bos = {}, .eos = {7}, .eos_files = {"config.json, generation_config.json"}},
       .slots = 1,
       .max_host_bytes = 1};
-  MemoryPlan plan;
-  plan.steps = [](int) { return size_t{0}; };
+  loaded.plan.steps = [](int) { return size_t{0}; };
   EngineStats stats;
   stats.sessions = 3;
   stats.prefix_states_disk = 12;
   stats.prefix_bytes_disk = 3 << 20;
-  return startup_table(options, *model, tokenizer, Chat{}, *backend, info, plan, stats, 50051);
+  return startup_table(options, loaded, *backend, stats, 50051);
 }
 
 TEST(StartupTable, SaysWhichTensorTheHeadIs) {

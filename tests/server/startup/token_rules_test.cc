@@ -90,8 +90,8 @@ TEST(TokenRules, AnEndThatIsAWordCountsToo) {
             "1 (config.json), 0 (the tokenizer), 5 \"!\" (config.json)");
 }
 
-// xLSTM-7b: config.json says EOS is 2, which is "!" and what transformers' class writes where
-// nobody set it; the tokenizer's is 0.
+// xLSTM-7b: EOS in config.json is 2, which is "!" and the default of transformers' config class;
+// that of the tokenizer is 0.
 TEST(TokenRules, ADefaultThatIsAWordGivesWayToTheTokenizers) {
   ModelInfo xlstm = config(0, {2});
   xlstm.eos[0].is_default = true;
