@@ -49,8 +49,12 @@ std::string size_or_auto(std::string& value) {
     value = std::to_string(kAutomatic);
     return {};
   }
-  if (CLI::AsSizeValue(false)(value).empty()) return {};
-  return "wanted auto or a size such as 4GB, found " + value;
+  const std::string given = value;
+  try {
+    if (!given.starts_with('-') && CLI::AsSizeValue(false)(value).empty()) return {};
+  } catch (const CLI::ValidationError&) {  // an unknown unit
+  }
+  return "wanted auto or a size such as 4GB, found " + given;
 }
 
 // A flag whose default is "auto". `kind`: the type of its other values in the help.

@@ -150,8 +150,10 @@ TEST(OptionsTest, WhatMayBeAutoSaysSo) {
                 HasSubstr("--slots: wanted auto or an integer in [0, 1048576], found " +
                           std::string(wrong)));
   }
-  EXPECT_THAT(parse({"--session-memory", "much"}).said,
-              HasSubstr("--session-memory: wanted auto or a size such as 4GB, found much"));
+  for (const std::string wrong : {"much", "4XB", "-4"}) {
+    EXPECT_THAT(parse({"--state-disk", wrong}).said,
+                HasSubstr("--state-disk: wanted auto or a size such as 4GB, found " + wrong));
+  }
 }
 
 TEST(OptionsTest, HelpNamesEachFlagsVariable) {
