@@ -195,7 +195,7 @@ def test_the_process_has_dropped_its_privileges(server):
 def test_the_sandbox_can_be_disabled(tmp_path):
     server = Server(tmp_path, "--sandbox", "off")
     try:
-        assert "event=sandbox what=\"none, as" in server.log.read_text()
+        assert "event=sandbox what=\"none: --sandbox off" in server.log.read_text()
         assert re.search(r"Seccomp:\s+0", pathlib.Path(f"/proc/{server.process.pid}/status").read_text())
     finally:
         server.stop()

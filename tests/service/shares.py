@@ -64,7 +64,7 @@ def test_limits_are_refused_by_name(shared):
     assert status == 400 and "n must be at most 2" in body
     server.recurve(*ask, key=keys["small"])
     spent = refused(*ask)
-    assert "60 tokens a minute" in spent and "try again in" in spent
+    assert "60 tokens per minute" in spent and "try again in" in spent
     status, body = server.curl("POST", "/v1/completions", keys["small"], "-d",
                                json.dumps({"prompt": "Once"}), "-i")
     assert status == 429 and "retry-after" in body.lower()
