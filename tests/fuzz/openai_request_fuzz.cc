@@ -93,7 +93,7 @@ void command(ToSessionCommand to_command, std::string_view body) {
     CHECK(*error.what() != 0);
     return;
   }
-  if (const Refused refused = prepare(&asked)) return check_refusal(*refused);
+  if (const Refused refused = validate(&asked)) return check_refusal(*refused);
   CHECK(asked.kind == SessionCommand::Kind::kList || !asked.name.empty());
   CHECK(asked.limit <= kMaxPageSize);
   if (asked.ttl_seconds) CHECK(*asked.ttl_seconds <= kMaxTtlSeconds);
