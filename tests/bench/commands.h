@@ -9,6 +9,7 @@ void add_engine(CLI::App& app, const bool& json);
 void add_sessions(CLI::App& app, const bool& json);
 void add_kernel(CLI::App& app, const bool& json);
 void add_recurrence(CLI::App& app, const bool& json);
+void add_attention(CLI::App& app, const bool& json);
 void add_drift(CLI::App& app, const bool& json);
 void add_prefix(CLI::App& app, const bool& json);
 void add_load(CLI::App& app, const bool& json);

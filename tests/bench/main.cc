@@ -18,6 +18,7 @@ int main(int argc, char** argv) {
   recurve::bench::add_sessions(app, json);
   recurve::bench::add_kernel(app, json);
   recurve::bench::add_recurrence(app, json);
+  recurve::bench::add_attention(app, json);
   recurve::bench::add_drift(app, json);
   recurve::bench::add_prefix(app, json);
   recurve::bench::add_load(app, json);
