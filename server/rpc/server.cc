@@ -175,8 +175,8 @@ void RpcServer::Impl::listen() {
   if (server == nullptr) {
     throw std::runtime_error("gRPC cannot start its server: see the log lines above");
   }
-  context.core.add_listener(
-      this, [this](bool serving, bool durable) { set_health(serving, durable); });
+  context.core.add_listener(this,
+                            [this](bool serving, bool durable) { set_health(serving, durable); });
   listener->start(context.connections, context.core.metrics,
                   [this](int descriptor, const Peer& peer) { hand_over(descriptor, peer); },
                   {options.tls, TlsProtocol::kHttp2});
