@@ -116,8 +116,9 @@ bool Engine::step() {
 void Engine::end_unwanted(Clock::time_point now) {
   waiting_.drop_unwanted(now);
   for (const auto& sequence : running_) {
-    sequence->refill(bounds_.chunk, now);  // first: whoever has sent something has not stalled
-    sequence->obey(now);
+    sequence->refill(bounds_.chunk,
+                     now);  // first: a client that has sent something has not stalled
+    sequence->apply_signals(now);
   }
   retire(now);
 }
@@ -183,8 +184,8 @@ void Engine::gather(Clock::time_point now, Batch& batch) {
   const bool shared = waiting_.is_shared(now);
   bounds.prompt_rows = pace_.prompt_rows(decodes, shared);
   if (shared) {
-    bounds.most_beside = pace_.most_beside();
-    bounds.newcomers_apart = pace_.decodes_are_most();
+    bounds.max_prompt_rows_with_decodes = pace_.max_prompt_rows_with_decodes();
+    bounds.separate_new_tenants = pace_.decodes_are_most();
   }
   StepPlan plan = plan_step(bounds, pending_, turns_);
   turns_ = std::move(plan.turns);
@@ -380,7 +381,7 @@ void Engine::report_slots() {
   metrics_.set_session_host_bytes(counts.host_bytes);
 }
 
-// When something will have to be done although nobody calls.
+// When there will be work to do although no request arrives.
 std::optional<Clock::time_point> Engine::next_event() const {
   std::optional<Clock::time_point> next = sessions_.next_expiry();
   const auto consider = [&](const std::optional<Clock::time_point>& when) {

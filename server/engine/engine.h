@@ -31,7 +31,7 @@ struct EngineOptions {
   double ttft_seconds = 0;
   SessionLimits sessions;
   PrefixLimits prefix = {};
-  // What decides over the bits of a state beside model, weights and chunk: program, device,
+  // What the bits of a state depend on in addition to model, weights and chunk: program, device,
   // kernels.
   std::string made_by = {};
   // Whether a step is launched before the tokens of the one before it are delivered, so that the
@@ -53,12 +53,12 @@ struct EngineOptions {
 // A sequence that turns out to have ended takes no part in the step launched meanwhile: the device
 // knows before the host does.
 //
-// What an answer with a constraint may go on with follows from its last token, and is worked out by
-// threads of its own while others are computed: a step waits for that as long as nobody feels it,
-// and goes without the sequence where it takes longer.
+// The tokens that an answer with a constraint may continue with follow from its last token. Mask
+// threads compute them while other sequences run: a step waits for them for a short time that no
+// client notices, and goes without the sequence if it takes longer.
 //
-// Whatever runs beside it, a request gives the same tokens, to the bit: prompts are cut only on the
-// model's chunk grid counted from the request's first token, the kernels treat every row on its
+// Whatever runs concurrently, a request gives the same tokens, to the bit: prompts are cut only on
+// the model's chunk grid counted from the request's first token, the kernels treat every row on its
 // own, and sampling depends on nothing but the row, the request and the index of the token.
 class Engine {
  public:

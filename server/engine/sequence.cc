@@ -28,7 +28,7 @@ void Sequence::refill(int chunk, Clock::time_point now) {
   const size_t before = ids.size();
   const bool more_will_come = request.more_prompt->take(&ids);
   prompt.tokens += static_cast<int64_t>(ids.size() - before);
-  // What has come now stands behind what others brought before: a text without end holds up nobody.
+  // What arrives now is behind what other requests brought before: a text without end delays none.
   if (ids.size() > before) prompt.place = place_of(now, request.priority);
   if (!more_will_come) request.more_prompt.reset();
   if (ready(chunk).tokens > 0 || decode.unread) {
@@ -114,21 +114,21 @@ TokenHistory Sequence::context_history() const {
   return said;
 }
 
-void Sequence::obey(Clock::time_point now) {
+void Sequence::apply_signals(Clock::time_point now) {
   const std::optional<Reason> reason = reason_to_end(now);
   leaving = reason.has_value();
   if (reason && under_way == 0) end(reason->reason, reason->message);
 }
 
 std::optional<Sequence::Reason> Sequence::reason_to_end(Clock::time_point now) {
-  const TokenStream::Wishes wishes = stream().wishes();
-  decode.acknowledged = wishes.acknowledged;
-  if (!wishes.full) decode.unread.reset();
-  if (wishes.full && !decode.unread) decode.unread = now;
+  const TokenStream::ClientSignals signals = stream().signals();
+  decode.acknowledged = signals.acknowledged;
+  if (!signals.full) decode.unread.reset();
+  if (signals.full && !decode.unread) decode.unread = now;
   if (error != nullptr) return Reason{EndReason::kInternal, error};
-  if (wishes.stop_after && decode.generated >= *wishes.stop_after)
+  if (signals.stop_after && decode.generated >= *signals.stop_after)
     return Reason{EndReason::kStopString};
-  if (wishes.cancelled) return Reason{EndReason::kCancelled};
+  if (signals.cancelled) return Reason{EndReason::kCancelled};
   if (request.deadline && *request.deadline <= now) return Reason{EndReason::kDeadline};
   if (position >= most_tokens) {  // of a text without end: what has one is refused before it begins
     return Reason{EndReason::kInvalid,

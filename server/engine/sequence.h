@@ -39,7 +39,7 @@ struct DecodePhase {
   bool absorbed = false;     // by the state
   int tokens_under_way = 0;  // steps under way that sample a token
   int64_t generated = 0;
-  int64_t acknowledged = 0;  // of these, by the door
+  int64_t acknowledged = 0;  // of these, by the frontend
   Clock::time_point first_token = {};
   std::optional<Clock::time_point> unread = {};  // since then its stream is full, and it waits
 };
@@ -115,12 +115,13 @@ struct Sequence {
   // What was said up to the end of the prompt, of which all is launched.
   TokenHistory context_history() const;
 
-  // Ends it if it was cancelled, has run out of time, has met its stop string or has an error: at
-  // once, or if it takes part in steps that are under way, when it is called after those.
-  void obey(Clock::time_point now);
+  // Applies what its client has signalled: ends it if it was cancelled, has run out of time, has
+  // met its stop string or has an error. At once, or, if it takes part in steps that are under way,
+  // when this is called after those.
+  void apply_signals(Clock::time_point now);
   // Tells its stream, and those of further choices that have not begun. No-op once ended.
   void end(EndReason reason, const char* message = "");
-  // Ends likewise, together with the last token. stop_id: as in StreamEnd.
+  // The same, together with the last token. stop_id: as in StreamEnd.
   void end_with(SampledToken token, EndReason reason, int32_t stop_id);
 
  private:

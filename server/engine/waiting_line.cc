@@ -66,7 +66,7 @@ std::string too_long_for(const StateLayout& layout, const Request& request, cons
 }  // namespace
 
 void WaitingLine::take_arrivals(const EngineLoad& load, Clock::time_point now) {
-  // First: whoever wakes the queue from here on wakes the next step.
+  // First: a thread that wakes the queue from here on wakes the next step.
   arrivals_ = queue_.take();
   if (sessions_.advance()) resume_parked(load, now);
   for (SessionCommand& command : arrivals_.commands) carry_out(command, now);
@@ -186,7 +186,7 @@ void WaitingLine::drop_unwanted(Clock::time_point now) {
     const Request& request = waiting->request;
     EndReason reason;
     const auto given_up = patience_ends(*waiting);
-    if (request.streams.front()->wishes().cancelled) {
+    if (request.streams.front()->signals().cancelled) {
       reason = EndReason::kCancelled;
     } else if (request.deadline && *request.deadline <= now) {
       reason = EndReason::kDeadline;
@@ -272,7 +272,7 @@ Waiter WaitingLine::waiter_of(const Sequence& waiting) const {
           .most_slots = most_slots_of(caller)};
 }
 
-// The end where nobody may have a slot.
+// The end if no waiting request may have a slot.
 WaitingLine::Line::iterator WaitingLine::next_in_turn(Clock::time_point now) {
   in_turn_.clear();
   for (const auto& waiting : waiting_) in_turn_.push_back(waiter_of(*waiting));

@@ -34,7 +34,7 @@ struct EngineLoad {
 //
 // One slot is enough for a request to leave, however many choices it has: the others take theirs
 // where its prompt ends. Those that find none stand in the line again, in the same place, and
-// absorb the prompt anew. So nobody holds a slot, or keeps one free, to wait for others.
+// absorb the prompt anew. So no request holds a slot, or keeps one free, to wait for others.
 //
 // A request whose first token would come too late because of others is refused at once; so is one
 // that there is no memory for, and everything else stays as it was. Belongs to the engine's thread.
@@ -55,7 +55,7 @@ class WaitingLine {
   void take_arrivals(const EngineLoad& load, Clock::time_point now);
   // Lets go of those that were cancelled, have run out of time or have waited for too long.
   void drop_unwanted(Clock::time_point now);
-  // Who is next, in its slot; null if nobody waits or there is no room for it.
+  // The next request, in its slot; null if none waits or there is no room for it.
   std::unique_ptr<Sequence> admit_next(Clock::time_point now);
   // A slot for a further choice, whose state is to be copied into it, after an idle session has
   // left its own if it must; empty: there is none.

@@ -126,7 +126,7 @@ void WaitingLine::drop_unwanted_parked(Clock::time_point now) {
   std::erase_if(parked_, [&](const std::shared_ptr<Parked>& parked) {
     const Request& request = parked->request;
     const bool late = request.deadline && *request.deadline <= now;
-    const bool cancelled = request.streams.front()->wishes().cancelled;
+    const bool cancelled = request.streams.front()->signals().cancelled;
     if (!late && !cancelled) return false;
     leave_parked(*parked);
     for (const auto& stream : request.streams) {

@@ -9,7 +9,7 @@
 
 namespace recurve {
 
-// The one way from a door to the engine. Bounded: requests that wait for a slot count until
+// The one way from a frontend to the engine. Bounded: requests that wait for a slot count until
 // the engine says left(). Any thread may push; the engine's thread alone takes and waits.
 class AdmissionQueue {
  public:
@@ -17,10 +17,10 @@ class AdmissionQueue {
 
   explicit AdmissionQueue(int max_waiting) : max_waiting_(max_waiting) {}
 
-  // The door's side.
+  // The frontend's side.
   Admission push(Request request);
   Admission post(SessionCommand command);
-  void wake();   // a stream's wishes have changed
+  void wake();   // a client's signals to its stream have changed
   void close();  // from now on everything is refused with kClosed; what is inside stays
   int waiting() const;
   int max_waiting() const { return max_waiting_; }

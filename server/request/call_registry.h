@@ -11,7 +11,7 @@
 
 namespace recurve {
 
-// Calls under way: for an abort by the request's id, and for whoever waits for their end.
+// Calls under way: for an abort by the request's id, and for threads that wait for their end.
 // Thread-safe.
 class CallRegistry {
  public:

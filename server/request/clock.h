@@ -18,7 +18,7 @@ struct Clock {
     return held == 0 ? std::chrono::steady_clock::now() : time_point(duration(held));
   }
 
-  // For tests, which hold and release it while nobody else looks at it.
+  // For tests, which hold and release it while no other thread reads it.
   static void hold() { held_ = std::chrono::steady_clock::now().time_since_epoch().count(); }
   static void pass(duration time) { held_ += time.count(); }
   static void release() { held_ = 0; }

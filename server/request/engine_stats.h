@@ -9,7 +9,7 @@ struct EngineStats {
   std::atomic<int> running{0};  // sequences that hold a slot for a request
   std::atomic<int> slots{0};    // all there are
   std::atomic<int> slots_free{0};
-  std::atomic<int> slots_idle{0};  // held by sessions nobody uses now
+  std::atomic<int> slots_idle{0};  // held by sessions without a request
   std::atomic<int> sessions{0};
   std::atomic<int> sessions_host{0};          // of these, with their state in host memory
   std::atomic<int64_t> host_bytes{0};         // of session states and marks in host memory

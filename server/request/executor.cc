@@ -55,7 +55,7 @@ bool Executor::try_post(Task* task, size_t bytes, size_t most, TenantId share) {
   return true;
 }
 
-// Whoever sleeps because only long tasks waited may have this one.
+// A thread that sleeps because only long tasks waited may take this one.
 void Executor::hasten(const Task* task) {
   std::unique_lock lock(mutex_);
   tasks_.hasten(task);

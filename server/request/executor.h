@@ -33,17 +33,17 @@ class Executor {
   explicit Executor(int threads, OnFailure on_failure = {});
   ~Executor();  // runs what is left, then ends its threads
 
-  // Any thread, also one that holds locks: takes a short lock of its own and never waits.
+  // Any thread, also one that holds locks: takes a short lock and never waits.
   void post(Task* task);
   void post(std::function<void()> job);
-  // A task that reads so many bytes, of whoever has that share of the threads: those of several
-  // take turns.
+  // A task that reads so many bytes, of the tenant with that share of the threads: tasks of several
+  // tenants take turns.
   void post(Task* task, size_t bytes, TenantId share);
   // The same. False, and nothing happens, where `most` about as long wait already, or, of one
   // group of shares, seven eighths of that: the rest is for shares of which none waits.
   bool try_post(Task* task, size_t bytes, size_t most, TenantId share = 0);
-  // A task that waits need not wait for long: nobody wants it any more. Nothing where it runs, or
-  // has run.
+  // A task that waits need not wait for long: its result is not wanted any more. Nothing where it
+  // runs, or has run.
   void hasten(const Task* task);
 
  private:
@@ -103,7 +103,7 @@ class Strand : private Executor::Task {
   virtual void failed(const std::exception& error) = 0;
 
   // The last poke: when a work() under way has ended, the strand deletes itself, without another
-  // one. A single step, so that nobody can delete it while this is still at it.
+  // one. A single step, so that no other thread can delete it meanwhile.
   void retire() { add(kRetired); }
 
  private:

@@ -4,8 +4,8 @@
 
 namespace recurve {
 
-// Where states of a prompt should be kept, beside where it ends and where it parts from others: so
-// many tokens from its first one on, in any order.
+// Where states of a prompt should be kept in addition to its end and to where it parts from others:
+// so many tokens from its first one on, in any order.
 struct PrefixPlaces {
   std::vector<int64_t> likely = {};  // other prompts part there, as likely as not
   std::vector<int64_t> named = {};   // the client wants one there

@@ -7,9 +7,9 @@
 
 namespace recurve {
 
-// The rest of a prompt that is still being sent, on its way from a door to the engine, which
+// The rest of a prompt that is still being sent, on its way from a frontend to the engine, which
 // absorbs what there is meanwhile. Neither side waits for the other: the engine passes over a
-// request without enough to absorb, and the door's side gives more when it has seen what became of
+// request without enough to absorb, and the frontend gives more when it has seen what became of
 // what it gave, so that what lies here is bounded. Shared by both, as TokenStream is the other way.
 class PromptFeed {
  public:
@@ -19,7 +19,7 @@ class PromptFeed {
   explicit PromptFeed(Duration patience) : patience_(patience) {}
   Duration patience() const { return patience_; }
 
-  // The door's side. Call AdmissionQueue::wake() afterwards: the engine may be asleep.
+  // The frontend's side. Call AdmissionQueue::wake() afterwards: the engine may be asleep.
   void push(std::span<const int32_t> ids) {
     std::lock_guard lock(mutex_);
     ids_.insert(ids_.end(), ids.begin(), ids.end());

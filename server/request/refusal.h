@@ -13,8 +13,8 @@
 
 namespace recurve {
 
-// Why something is not done that was asked for. Each door says it as its protocol does; nothing
-// behind a door knows how.
+// Why something is not done that was asked for. Each frontend says it in the form of its protocol,
+// which nothing behind a frontend knows.
 struct Refusal {
   EndReason reason = EndReason::kInternal;
   std::string message = {};                  // a sentence that says what to change

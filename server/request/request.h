@@ -18,8 +18,8 @@
 
 namespace recurve {
 
-// A step of priority is worth as much as having come so much earlier. So whoever waits passes, in
-// the end, all that is more important and came later: nobody waits for ever.
+// A step of priority is worth as much as having come so much earlier. So a request that
+// waits passes, in the end, all that are more important and came later: none waits for ever.
 inline constexpr std::chrono::seconds kPriorityStep{10};
 inline constexpr int kMaxPriority = 10;
 
@@ -64,8 +64,8 @@ struct Request {
   // written to. Absent: as the session is.
   std::optional<Durability> durability = {};
   bool seed_is_drawn = false;  // the client has named none
-  uint64_t stop_digest = 0;    // of what ends the answer and only its door knows of
-  // A token is only absorbed once the door's side has acknowledged it. Set where a stop string must
+  uint64_t stop_digest = 0;    // of what ends the answer and only its frontend knows of
+  // A token is only absorbed once the frontend has acknowledged it. Set where a stop string must
   // end a session's text at exactly one token, whatever the timing.
   bool wait_for_acknowledgement = false;
   std::optional<Clock::time_point> deadline = {};

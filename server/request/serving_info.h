@@ -18,8 +18,8 @@ struct TokenRules {
   bool force_bos = false;
 };
 
-// What is being served: filled by main, which knows model and engine, for the doors, which do
-// not. Shown by them; the token rules and limits are what requests are checked against.
+// What is being served: filled by main, which knows model and engine, for the frontends,
+// which do not. Shown by them; the token rules and limits are what requests are checked against.
 struct ServingInfo {
   struct Op {
     std::string name;

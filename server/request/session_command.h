@@ -13,8 +13,8 @@
 
 namespace recurve {
 
-// The name of a session that a door keeps for itself: what clients call their own cannot begin so,
-// and it is in no list.
+// The name of a session that a frontend keeps for itself: names that clients choose cannot begin
+// so, and it is in no list.
 inline constexpr char kKept = '~';
 inline std::string kept_name(const std::string& name) { return kKept + name; }
 

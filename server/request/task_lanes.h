@@ -40,7 +40,7 @@ class TaskLanes {
   size_t waiting(int lane) const { return at(lane).size(); }
   size_t waiting(int lane, TenantId share) const { return at(lane).size(share); }
   size_t waiting_of_group(int lane, TenantId share) const { return at(lane).size_of_group(share); }
-  // share: whose it is, see Identity; 0 also where nobody shares.
+  // share: whose it is, see Identity; 0 also where there are no shares.
   void push(Task* task, int lane, TenantId share = 0) { at(lane).push(task, share); }
 
   // Null where none waits, or only long ones do and they may not run.

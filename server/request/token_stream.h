@@ -41,7 +41,7 @@ struct StreamEnd {
 };
 
 // Tokens on their way from the engine thread to one client: one stream a choice of a request.
-// Neither side waits for the other: the engine pushes and goes on, the door's side takes what has
+// Neither side waits for the other: the engine pushes and goes on, the frontend takes what has
 // gathered when it can write. Where a client reads too slowly, the engine sees that the stream is
 // full and passes its sequence over until something is taken, so that what lies here is bounded.
 // Shared by both, as PromptFeed is; there is no other shared ownership between them.
@@ -77,28 +77,28 @@ class TokenStream {
     stalled_ = ending.reason == EndReason::kStalled;
     update([&] { gathered_.ending = std::move(ending); });
   }
-  // Both at once, so that whoever takes the last token sees that it is the last.
+  // Both at once, so that the thread that takes the last token sees that it is the last.
   void push_last(SampledToken token, StreamEnd ending) {
     update([&] {
       add(std::move(token), &gathered_.tokens);
       gathered_.ending = std::move(ending);
     });
   }
-  // What the door's side asked for since.
-  struct Wishes {
+  // What the frontend has signalled since, for its client.
+  struct ClientSignals {
     bool cancelled = false;
-    int64_t acknowledged = 0;           // tokens the door's side has looked at
+    int64_t acknowledged = 0;           // tokens that the frontend has read
     std::optional<int64_t> stop_after;  // end with kStopString after that many tokens
     bool full = false;                  // nothing more should come until something is taken
   };
-  Wishes wishes() {
+  ClientSignals signals() {
     std::lock_guard lock(mutex_);
-    wishes_.full = unread_bytes_ >= kMostUnreadBytes;
-    gathered_.was_full |= wishes_.full;
-    return wishes_;
+    signals_.full = unread_bytes_ >= kMostUnreadBytes;
+    gathered_.was_full |= signals_.full;
+    return signals_;
   }
 
-  // The door's side. After a wish, and after taking from a stream that was full, call
+  // The frontend's side. After a signal, and after taking from a stream that was full, call
   // AdmissionQueue::wake(): the engine may be asleep.
   Gathered take() {
     std::lock_guard lock(mutex_);
@@ -107,17 +107,17 @@ class TokenStream {
   }
   void cancel() {
     std::lock_guard lock(mutex_);
-    wishes_.cancelled = true;
+    signals_.cancelled = true;
   }
   void acknowledge(int64_t tokens) {
     std::lock_guard lock(mutex_);
-    wishes_.acknowledged = tokens;
+    signals_.acknowledged = tokens;
   }
   void stop_after(int64_t tokens) {
     std::lock_guard lock(mutex_);
-    wishes_.stop_after = tokens;
+    signals_.stop_after = tokens;
   }
-  // Whether it has ended because nobody took anything.
+  // Whether it has ended because the client read nothing.
   bool stalled() const { return stalled_; }
   // `wake` is called after each of the engine's calls, under this stream's lock and on the engine's
   // thread: it may only post work, never take() or write. Set it before the request is pushed.
@@ -140,7 +140,7 @@ class TokenStream {
   mutable std::mutex mutex_;
   Gathered gathered_;
   size_t unread_bytes_ = 0;  // of the tokens gathered
-  Wishes wishes_;
+  ClientSignals signals_;
   std::function<void()> wake_;
   std::atomic<bool> stalled_{false};
 };

@@ -56,7 +56,8 @@ struct SamplingParams {
   // Only these ids may be sampled. Empty: all usable ids. Order and repeats do not matter.
   std::vector<int32_t> allowed_ids;
 
-  // Same seed, same logits: same tokens. Whoever leaves it out gets one drawn before this struct.
+  // Same seed, same logits: same tokens. For a request without one it is drawn before this struct
+  // is made.
   uint64_t seed = 0;
 
   // Generated tokens at most, >= 0. 0: only absorb (and score) the prompt.

@@ -41,7 +41,7 @@ class TokenHistory {
   // In order of first occurrence.
   std::span<const Generated> generated() const { return generated_; }
 
-  // What is kept between two requests, to be written down and read again: a bit for each id seen.
+  // What is kept between two requests, to be serialized and read again: a bit for each id seen.
   std::span<const uint64_t> words() const { return prompt_; }
   static TokenHistory of(std::vector<uint64_t> words) {
     TokenHistory history;
@@ -49,7 +49,7 @@ class TokenHistory {
     return history;
   }
 
-  // Memory beside the object, now, and after end_request() where all ids are below `vocab`.
+  // Memory in addition to the object, now, and after end_request() where all ids are below `vocab`.
   size_t bytes() const;
   static size_t most_bytes(int32_t vocab) {
     return (static_cast<size_t>(vocab) + 63) / 64 * sizeof(uint64_t);

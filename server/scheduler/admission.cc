@@ -135,7 +135,7 @@ double expected_wait(const Waiter& waiter, const Situation& s) {
   ahead.prompt_tokens = static_cast<double>(tokens);
   const int in_use = static_cast<int>(ahead.releases.size());
   const bool has_others = held > 0 || in_line.slots() > 0;
-  const int kept = has_others ? slots_for_newcomers(waiter.tenant, s.slots) : 0;
+  const int kept = has_others ? slots_for_new_tenants(waiter.tenant, s.slots) : 0;
   ahead.slots_missing = slots + (waiter.has_slot ? 0 : 1) + in_use - (s.slots - kept);
   return expected_wait(std::move(ahead));
 }

@@ -65,8 +65,8 @@ struct Verdict {
   double retry_seconds = 0;        // when there may be room
 };
 
-// wait: as expected_wait() says it. Where nobody else is in the way nobody is refused, however long
-// its own prompt takes.
+// wait: as expected_wait() says it. Without other requests in the way none is refused, however
+// long its own prompt takes.
 Verdict judge(const Waiter& waiter, double wait, double prompt_rate, const AdmissionBounds& bounds);
 
 }  // namespace recurve

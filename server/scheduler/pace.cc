@@ -55,7 +55,7 @@ int Pace::prompt_rows(int decodes, bool shared) const {
   return static_cast<int>(std::floor(room / per_row_));
 }
 
-int Pace::most_beside() const {
+int Pace::max_prompt_rows_with_decodes() const {
   constexpr int kAny = std::numeric_limits<int>::max();
   if (limit_ == 0 || !begun_ || base_ >= per_row_ * kAny) return kAny;
   return static_cast<int>(base_ / per_row_);

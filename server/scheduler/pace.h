@@ -23,15 +23,15 @@ class Pace {
 
   void observe(const StepShape& step, double seconds);
 
-  // What prompts may take of the next step. Everything where nobody decodes; may be less than a
-  // chunk, or nothing. shared: several tenants are around. Whoever of them comes next waits for the
-  // end of the step, so it takes a third of the time that it may, or twice what it takes without
-  // prompts where that is more, and that holds where nobody decodes too.
+  // What prompts may take of the next step. Everything if no sequence decodes; may be less than
+  // a chunk, or nothing. shared: several tenants are around. The next request of one of them waits
+  // for the end of the step, so it takes a third of the time that it may, or twice what it takes
+  // without prompts where that is more, and that holds if no sequence decodes too.
   int prompt_rows(int decodes, bool shared = false) const;
 
   // Of prompts, as many as take as long as the rest of a step: see StepBounds. However many where a
   // step may take however long.
-  int most_beside() const;
+  int max_prompt_rows_with_decodes() const;
 
   // Whether decodes are at least half of a step, and the rest, which every step takes, is not: one
   // of a short prompt alone is over much sooner then, and costs the decodes little. See StepBounds.

@@ -83,7 +83,7 @@ std::vector<Served> who_has_prompts(std::span<const Pending> pending,
   return served;
 }
 
-// Null where nobody has a prompt left.
+// Null if no tenant has a prompt left.
 const Served* tenant_in_turn(const Draft& plan) {
   const auto wants = [&](TenantId tenant) {
     for (size_t i = 0; i < plan.pending.size(); ++i) {
@@ -129,8 +129,9 @@ Part part_of(const Draft& plan, size_t owner, int steps_apart) {
   const bool has_decodes = std::ranges::any_of(plan.pending, [&](const Pending& one) {
     return !one.prompt && one.tenant == plan.pending[owner].tenant;
   });
-  const bool is_newcomer = plan.bounds.newcomers_apart && !has_decodes;
-  if (!is_newcomer && plan.piece(owner) <= plan.bounds.most_beside) return Part::kAll;
+  const bool is_newcomer = plan.bounds.separate_new_tenants && !has_decodes;
+  if (!is_newcomer && plan.piece(owner) <= plan.bounds.max_prompt_rows_with_decodes)
+    return Part::kAll;
   if (steps_apart == 0) return Part::kPrompts;
   return steps_apart > 1 || has_decodes ? Part::kDecodes : Part::kPrompts;
 }

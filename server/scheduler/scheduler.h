@@ -15,10 +15,10 @@ struct StepBounds {
   int logits;       // rows whose logits are computed
   int chunk;        // the grid on which prompts are cut
   int prompt_rows;  // what prompts may take of `rows`; the first chunk of a step always may
-  // Of prompts, beside decodes: a first chunk of more rows has a step of its own.
-  int most_beside = INT32_MAX;
+  // Of prompts, concurrent with decodes: a first chunk of more rows has a separate step.
+  int max_prompt_rows_with_decodes = INT32_MAX;
   // So has the first chunk of a tenant that has no decodes, however short.
-  bool newcomers_apart = false;
+  bool separate_new_tenants = false;
 };
 
 // What one running sequence has ready.
@@ -59,25 +59,25 @@ struct StepPlan {
 
 // How many tokens each sequence brings to the next step.
 //
-// Every decode brings its token: nobody's next token waits for another's prompt. Only where a first
-// chunk takes longer than the decodes (most_beside), steps of prompts and of decodes go by turns:
-// the weights are read for each, which costs a few percent of the tokens, and whoever comes
-// meanwhile waits for the end of a shorter step and for no decodes in its own. The prompt of a
-// tenant that has no decodes may go twice in a row before others' decodes, so that it need not wait
-// for two steps; where a step is quick without others' decodes (newcomers_apart) a short one goes
-// before them too. Prompts share the rest chunk by chunk: they go to the prompt that came first,
-// only that every second one goes to the one with the fewest tokens left, if these are far fewer.
-// So half of what there is gets every prompt through in the order of their coming, however many
-// short ones come after it, and the other half gets a short one through however many long ones came
-// before it; those of like lengths are each done as early as they can be without delaying another.
-// A prompt is cut at multiples of the chunk only, counted from its start; what it brings does not
-// depend on its neighbours except in how many whole chunks, and the recurrence gives the same bits
-// for any such cut.
+// Every decode brings its token: no next token waits for another request's prompt. Only where a
+// first chunk takes longer than the decodes (max_prompt_rows_with_decodes), steps of prompts and of
+// decodes go by turns: the weights are read for each, which costs a few percent of the tokens, and
+// a request that arrives meanwhile waits for the end of a shorter step and for no decodes in its
+// own. The prompt of a tenant that has no decodes may go twice in a row before others' decodes, so
+// that it need not wait for two steps; where a step is quick without others' decodes
+// (separate_new_tenants) a short one goes before them too. Prompts share the rest chunk by chunk:
+// they go to the prompt that came first, only that every second one goes to the one with the fewest
+// tokens left, if these are far fewer. So half of what there is gets every prompt through in the
+// order of their coming, however many short ones come after it, and the other half gets a short one
+// through however many long ones came before it; those of like lengths are each done as early as
+// they can be without delaying another. A prompt is cut at multiples of the chunk only, counted
+// from its start; what it brings does not depend on its neighbours except in how many whole chunks,
+// and the recurrence gives the same bits for any such cut.
 //
 // Of tenants whose prompts are there, each chunk goes to the one of which least was absorbed for
 // its weight, so that one's prompts, however many and however urgent, do not stand before
 // another's. Who comes anew has been served as little as who was served least, and of equals the
-// one with fewer sequences goes first: who asks for little hardly waits for who asks for much.
+// one with fewer sequences goes first: a light tenant hardly waits for a heavy one.
 //
 // Pure: no clock, no device, no locks.
 StepPlan plan_step(const StepBounds& bounds, std::span<const Pending> pending, const Turns& before);

@@ -41,7 +41,7 @@ bool several_are_around(std::span<const TenantUse> uses, double now) {
   return several_groups(uses, [&](const TenantUse& use) { return is_around(use, now); });
 }
 
-int slots_for_newcomers(TenantId tenant, int slots) {
+int slots_for_new_tenants(TenantId tenant, int slots) {
   const bool some = is_visitor(tenant) && slots >= kLeastToKeepOne;
   return some ? std::clamp(slots / kPartKept, 1, kMostKept) : 0;
 }
@@ -75,7 +75,7 @@ int SlotUse::of_group(TenantId tenant) const {
 
 int SlotUse::kept_from(const TenantUse& use) const {
   if (slots_ < kLeastToKeepOne || use.slots == 0) return 0;
-  return is_visitor(use.tenant) ? slots_for_newcomers(use.tenant, slots_) : awaited_ ? 1 : 0;
+  return is_visitor(use.tenant) ? slots_for_new_tenants(use.tenant, slots_) : awaited_ ? 1 : 0;
 }
 
 bool SlotUse::may_have_more(const TenantUse& use, int most) const {

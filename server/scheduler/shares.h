@@ -28,7 +28,7 @@ bool is_around(const TenantUse& use, double now);
 bool several_are_around(std::span<const TenantUse> uses, double now);
 
 // Tenants with keys are known before they ask. An address is known for so many seconds after it has
-// asked: an answer of minutes that begins beside no other is in nobody's way.
+// asked: an answer of minutes that begins while no other runs delays none.
 inline constexpr double kKnown = 600;
 bool several_are_known(std::span<const TenantUse> uses, double now);
 
@@ -36,7 +36,7 @@ bool several_are_known(std::span<const TenantUse> uses, double now);
 int most_slots(const Identity& who, int slots);
 
 // Slots that connections without any find free, however many others ask: where there are keys none.
-int slots_for_newcomers(TenantId tenant, int slots);
+int slots_for_new_tenants(TenantId tenant, int slots);
 
 // Who has what of the slots at one moment. A view: the uses outlive it and stay as they are.
 class SlotUse {
@@ -75,7 +75,7 @@ class SlotUse {
 // Whose is the next slot: of the groups in the line that may have one more, the one that would have
 // the fewest for its weight then, and so of its tenants; of equals, the one whose last turn is
 // longest ago. So a tenant's requests wait for each other, however many there are and however
-// urgent, and not for another's. Nothing where nobody in the line may have more. All in the line
+// urgent, and not for another's. Nothing if no request in the line may have more. All in the line
 // have a use.
 std::optional<TenantId> tenant_in_turn(std::span<const Waiter> line, const SlotUse& use);
 

@@ -291,10 +291,10 @@ TEST(EngineEnding, ATextHasAsManyTokensAsAStateCounts) {
   Answer endless;  // a text that comes while it is absorbed
   Sequence sequence{.position = 99, .most_tokens = 100};
   sequence.request.streams = {endless.stream()};
-  sequence.obey(Clock::now());
+  sequence.apply_signals(Clock::now());
   EXPECT_FALSE(sequence.ended);
   sequence.position = 100;
-  sequence.obey(Clock::now());
+  sequence.apply_signals(Clock::now());
   sequence.stream().accept({});
   endless.take();
   EXPECT_EQ(endless.reason(), EndReason::kInvalid);

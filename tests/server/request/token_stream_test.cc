@@ -53,22 +53,22 @@ TEST(TokenStream, WakesAfterEachCallOfTheEngine) {
   stream.acknowledge(1);
   stream.stop_after(1);
   stream.take();
-  EXPECT_EQ(woken, 4) << "the door's side does not wake itself";
+  EXPECT_EQ(woken, 4) << "the frontend does not wake itself";
 }
 
-TEST(TokenStream, WishesAreWhatTheRpcSideSaidLast) {
+TEST(TokenStream, SignalsAreWhatTheFrontendSaidLast) {
   TokenStream stream;
-  EXPECT_FALSE(stream.wishes().cancelled);
-  EXPECT_EQ(stream.wishes().acknowledged, 0);
-  EXPECT_FALSE(stream.wishes().stop_after);
+  EXPECT_FALSE(stream.signals().cancelled);
+  EXPECT_EQ(stream.signals().acknowledged, 0);
+  EXPECT_FALSE(stream.signals().stop_after);
   stream.acknowledge(2);
   stream.acknowledge(3);
   stream.stop_after(3);
   stream.cancel();
-  const TokenStream::Wishes wishes = stream.wishes();
-  EXPECT_TRUE(wishes.cancelled);
-  EXPECT_EQ(wishes.acknowledged, 3);
-  EXPECT_EQ(wishes.stop_after, 3);
+  const TokenStream::ClientSignals signals = stream.signals();
+  EXPECT_TRUE(signals.cancelled);
+  EXPECT_EQ(signals.acknowledged, 3);
+  EXPECT_EQ(signals.stop_after, 3);
 }
 
 // However the two sides run, tokens come in order and the last one comes with the ending.
@@ -101,15 +101,15 @@ TEST(TokenStream, IsFullUntilSomethingIsTakenAndSaysSo) {
   const size_t bytes = sizeof(SampledToken) + 100 * sizeof(TokenLogprob);
   const size_t fitting = (TokenStream::kMostUnreadBytes - 1) / bytes;
   for (size_t i = 0; i < fitting; ++i) stream.push(with_candidates(100));
-  EXPECT_FALSE(stream.wishes().full);
-  EXPECT_FALSE(stream.take().was_full) << "nobody waits";
+  EXPECT_FALSE(stream.signals().full);
+  EXPECT_FALSE(stream.take().was_full) << "no request waits";
   for (size_t i = 0; i < fitting; ++i) stream.push(with_candidates(100));
   stream.push_prompt({with_candidates(100)});
-  EXPECT_TRUE(stream.wishes().full);
+  EXPECT_TRUE(stream.signals().full);
   const TokenStream::Gathered all = stream.take();
   EXPECT_TRUE(all.was_full);
   EXPECT_EQ(all.tokens.size(), fitting);
-  EXPECT_FALSE(stream.wishes().full);
+  EXPECT_FALSE(stream.signals().full);
   EXPECT_FALSE(stream.take().was_full);
 }
 

@@ -99,7 +99,7 @@ TEST(Pace, WhereNobodyDecodesOrNothingIsPromisedPromptsHaveAll) {
   Pace free(kMostRows, 0);
   run(free, kLarge, 300, 50);
   EXPECT_EQ(free.prompt_rows(300), kMostRows);
-  EXPECT_EQ(free.most_beside(), std::numeric_limits<int>::max());
+  EXPECT_EQ(free.max_prompt_rows_with_decodes(), std::numeric_limits<int>::max());
 }
 
 // Somebody else's request may come any time, and then it waits for the end of the step.
@@ -122,7 +122,7 @@ TEST(Pace, StepsAreShorterWhereSeveralTenantsShareThem) {
 TEST(Pace, KnowsWhatPromptsTakeLongerThanDecodes) {
   for (const bool apart : {false, true}) {
     Pace pace(kMostRows, 0.03);
-    EXPECT_EQ(pace.most_beside(), std::numeric_limits<int>::max());
+    EXPECT_EQ(pace.max_prompt_rows_with_decodes(), std::numeric_limits<int>::max());
     for (int i = 0; i < 200; ++i) {
       StepShape step{.decodes = 16, .prompt_rows = i % 2 * kChunk};
       double seconds = kSmall.seconds(step);
@@ -132,7 +132,7 @@ TEST(Pace, KnowsWhatPromptsTakeLongerThanDecodes) {
       }
       pace.observe(step, seconds);
     }
-    EXPECT_NEAR(pace.most_beside(), 34, 2) << "1.7 ms of 50 us each";
+    EXPECT_NEAR(pace.max_prompt_rows_with_decodes(), 34, 2) << "1.7 ms of 50 us each";
     EXPECT_NEAR(pace.step_seconds(), 0.0033, 0.0005);
   }
 }

@@ -185,7 +185,7 @@ constexpr Pending prompt_of(TenantId tenant, int tokens) {
   return {.tokens = tokens, .prompt = true, .scored = false, .tenant = tenant};
 }
 constexpr StepBounds kApart{
-    .rows = 100, .logits = 100, .chunk = 8, .prompt_rows = 50, .most_beside = 4};
+    .rows = 100, .logits = 100, .chunk = 8, .prompt_rows = 50, .max_prompt_rows_with_decodes = 4};
 
 // A prompt that takes longer than the decodes has every second step, and of it a chunk.
 TEST(PlanStep, LongPromptsAndDecodesGoByTurns) {
@@ -208,7 +208,7 @@ TEST(PlanStep, WhatHardlyTakesLongerGoesTogether) {
   EXPECT_EQ(rows(kApart, {prompt_of(kMany, 8), prompt_of(kOne, 8)}), (std::vector{8, 8}))
       << "nobody decodes";
   StepBounds alone = kApart;
-  alone.most_beside = INT32_MAX;
+  alone.max_prompt_rows_with_decodes = INT32_MAX;
   EXPECT_EQ(rows(alone, {decode_of(kMany), prompt_of(kOne, 8)}), (std::vector{1, 8}));
 }
 
@@ -229,7 +229,7 @@ TEST(PlanStep, APromptOfWhoHasNoDecodesGoesBeforeOthersDecodes) {
 // that others' decodes wait, and who has decodes itself is no newcomer.
 TEST(PlanStep, AShortPromptOfANewcomerGoesBeforeOthersDecodes) {
   StepBounds bounds = kApart;
-  bounds.newcomers_apart = true;
+  bounds.separate_new_tenants = true;
   std::vector<Pending> pending = {decode_of(kMany), prompt_of(kOne, 4), decode_of(kMany)};
   StepPlan plan = plan_step(bounds, pending, {});
   EXPECT_EQ(plan.rows, (std::vector{0, 4, 0}));

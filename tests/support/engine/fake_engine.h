@@ -17,7 +17,7 @@ namespace recurve {
 
 // The engine's side of an admission queue without a model: plays given tokens, one a step for each
 // choice, and keeps the promises of TokenStream: acceptance first, exactly one ending for each
-// stream, wishes obeyed within a step.
+// stream, signals applied within a step.
 class FakeEngine {
  public:
   // What to answer. Tokens of choice c are tokens[c]; those after the last are `eos`.
@@ -104,15 +104,15 @@ class FakeEngine {
         start(std::move(request));
       } else {
         refuse(request,
-               {.reason = request.streams.front()->wishes().cancelled ? EndReason::kCancelled
-                                                                      : EndReason::kDeadline});
+               {.reason = request.streams.front()->signals().cancelled ? EndReason::kCancelled
+                                                                       : EndReason::kDeadline});
       }
     }
     waiting_ = std::move(still_waiting);
   }
 
   static bool given_up(const Request& request) {
-    return request.streams.front()->wishes().cancelled ||
+    return request.streams.front()->signals().cancelled ||
            (request.deadline && *request.deadline <= Clock::now());
   }
 
@@ -205,17 +205,17 @@ class FakeEngine {
   }
 
   void step(Running& r) {
-    const TokenStream::Wishes wishes = r.stream->wishes();
-    if (wishes.stop_after && r.ending.generated_tokens >= *wishes.stop_after) {
+    const TokenStream::ClientSignals signals = r.stream->signals();
+    if (signals.stop_after && r.ending.generated_tokens >= *signals.stop_after) {
       return end(r, EndReason::kStopString);
     }
-    if (wishes.cancelled) {
+    if (signals.cancelled) {
       ++cancelled_;
       return end(r, EndReason::kCancelled);
     }
     if (r.deadline && *r.deadline <= Clock::now()) return end(r, EndReason::kDeadline);
     if (r.feed != nullptr) return absorb_more(r);
-    if (r.waits && wishes.acknowledged < r.ending.generated_tokens) return;
+    if (r.waits && signals.acknowledged < r.ending.generated_tokens) return;
     if (r.ending.generated_tokens > 0) ++absorbed_;
 
     const auto index = static_cast<size_t>(r.ending.generated_tokens);
