@@ -4,8 +4,8 @@
 namespace recurve {
 
 // Defined in the families' own files.
-LoadFamily load_delta_net, load_gla, load_mamba, load_mamba2, load_qwen3_5, load_recurrent_gemma,
-    load_rnn, load_rwkv7, load_xlstm, load_xlstm_blocks;
+LoadFamily load_delta_net, load_gla, load_granite_hybrid, load_mamba, load_mamba2, load_qwen3_5,
+    load_recurrent_gemma, load_rnn, load_rwkv7, load_xlstm, load_xlstm_blocks;
 
 // Every family there is: the names that its configs have under model_type, and its function.
 inline constexpr Family kFamilies[] = {
@@ -19,6 +19,7 @@ inline constexpr Family kFamilies[] = {
     {{"delta_net", "gated_deltanet"}, load_delta_net},
     {{"recurrent_gemma"}, load_recurrent_gemma},
     {{"qwen3_5", "qwen3_5_text"}, load_qwen3_5},
+    {{"granitemoehybrid"}, load_granite_hybrid},
 };
 
 // Model types that are only partly supported, and what is missing.

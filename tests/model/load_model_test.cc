@@ -39,7 +39,7 @@ TEST(LoadModel, NamesWhatItRefusesAndWhatThereIs) {
   const std::string listed = fmt::format("{}", fmt::join(all_model_types(), ", "));
   for (const char* type :
        {"llama", "mistral", "gpt_neox", "qwen2", "jamba", "zamba", "zamba2", "bamba", "nemotron_h",
-        "granitemoehybrid", "samba", "rwkv8", "hgrn", "mamba3", "mambapy", "MAMBA", ""}) {
+        "samba", "rwkv8", "hgrn", "mamba3", "mambapy", "MAMBA", ""}) {
     const json config = {{"model_type", type}, {"hidden_size", 64}, {"num_hidden_layers", 2},
                          {"vocab_size", 16},   {"num_heads", 2},    {"num_attention_heads", 2}};
     EXPECT_THAT(

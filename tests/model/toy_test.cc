@@ -135,7 +135,7 @@ TEST(Toy, TheOthersAreStillThere) {
     load_model_of(with_echo(), unknown, *backend, {});
     ADD_FAILURE() << "a family that nobody lists was loaded";
   } catch (const std::runtime_error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("qwen3_5_text, echo, found \"other\""));
+    EXPECT_THAT(error.what(), HasSubstr("granitemoehybrid, echo, found \"other\""));
   }
 }
 

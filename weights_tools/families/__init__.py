@@ -17,6 +17,7 @@ MODULES = {
     "delta_net": ("delta_net", "gated_deltanet"),
     "recurrent_gemma": ("recurrent_gemma",),
     "qwen3_5": ("qwen3_5", "qwen3_5_text"),
+    "granite_hybrid": ("granitemoehybrid",),
 }
 FAMILIES = {model_type: module for module, types in MODULES.items() for model_type in types}
 

@@ -285,7 +285,7 @@ def test_tools_that_cannot_be_called_are_refused(client, connect):
             client.chat("Who?", tools=TOOLS, tool_choice=choice)
     with pytest.raises(TypeError, match="tool_choice takes tools"):
         client.chat("Who?", tool_choice="required")
-    with pytest.raises(recurve.InvalidArgumentError, match="beside tools"):
+    with pytest.raises(recurve.InvalidArgumentError, match="cannot be combined with tools"):
         client.chat("Who?", tools=TOOLS, regex="a")
     refused = [{"type": "function", "function": {"name": "f", "parameters": {"contains": {}}}}]
     with pytest.raises(recurve.InvalidArgumentError, match="the parameters of f: schema, contains at #"):

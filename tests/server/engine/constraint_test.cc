@@ -126,7 +126,8 @@ TEST(EngineConstraint, WhereNothingCanComeTheAnswerFailsAlone) {
   other->take();
   EXPECT_EQ(answer->ids(), (std::vector<int32_t>{3}));
   EXPECT_EQ(answer->reason(), EndReason::kConstraint);
-  EXPECT_THAT(answer->ending->message, ::testing::HasSubstr("no token that is allowed may come"));
+  EXPECT_THAT(answer->ending->message,
+              ::testing::HasSubstr("no allowed token can continue the text"));
   EXPECT_EQ(other->reason(), EndReason::kLength);
 }
 

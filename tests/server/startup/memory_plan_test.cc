@@ -66,6 +66,19 @@ TEST(MemoryPlanTest, AutomaticSlotsFillAGpuAndAreFewElsewhere) {
   EXPECT_EQ(choose_slots(options_with(77, "cuda:0"), plan_with(137 * kGiB)), 77);
 }
 
+TEST(MemoryPlanTest, AModelWhoseStatesGrowIsRefusedByName) {
+  Options options = options_with(2, "cpu");
+  options.model = RECURVE_SOURCE_DIR "/tests/golden/qwen3_5/pattern";
+  const auto backend = make_backend("cpu");
+  std::string refused;
+  try {
+    plan_memory(options, *backend);
+  } catch (const std::runtime_error& error) {
+    refused = error.what();
+  }
+  EXPECT_THAT(refused, HasSubstr("config.json: model_type: qwen3_5 is not served yet"));
+}
+
 TEST(MemoryPlanTest, RefusalsShowTheArithmeticAndWhatFits) {
   EXPECT_THAT(refusal(options_with(101, "cuda:3"), plan_with(137 * kGiB)),
               AllOf(HasSubstr("device 'cuda:3'"), HasSubstr("weights 10.00"),

@@ -1,0 +1,217 @@
+"""Granite 4.0 H without experts (model_type "granitemoehybrid"), with transformers' config and names.
+
+A layer is Mamba-2 or attention, each with a gated MLP after it. Tensors: model.embed_tokens.weight, model.norm.weight,
+lm_head.weight unless tied, and for each layer input_layernorm, post_attention_layernorm, shared_mlp.input_linear
+[2 F, D] (gate rows, then up rows), shared_mlp.output_linear; mamba.{in_proj, conv1d, dt_bias, A_log, D, norm, out_proj} as
+mamba2.py has them, or self_attn.{q,k,v,o}_proj.
+Golden states: conv [mamba layers, channels, width - 1], oldest first; h [mamba layers, H, P, N]; keys and values
+[attention layers, T, KV heads, head]; position I32 [1].
+
+    x = embedding_multiplier E[token];  x = x + residual_multiplier mixer(rms(x) w)
+    attention: softmax(attention_multiplier q k^T) v, keys turned by position only where position_embedding_type is rope
+    x = x + residual_multiplier Wout (silu(gate) up), of rms(x) w;  logits = head (rms(x) w) / logits_scaling
+"""
+
+import dataclasses
+
+import numpy as np
+
+from weights_tools.families import common, mamba2
+
+# In the names of matrices that other ops than linear layers read, which quantize leaves as they are.
+OTHER_OPS = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    D: int
+    layers: int
+    vocab: int
+    F: int
+    QH: int  # heads of queries in attention
+    KVH: int
+    types: tuple
+    mamba: mamba2.Config
+    eps: float = 1e-6
+    theta: float = 10000.0
+    rope: bool = False
+    embedding_multiplier: float = 1.0
+    residual_multiplier: float = 1.0
+    attention_multiplier: float = 1.0
+    logits_scaling: float = 1.0
+    tied: bool = False
+    attention_bias: bool = False
+
+    @property
+    def head(self):
+        return self.D // self.QH
+
+    def attends(self, layer):
+        return self.types[layer] == "attention"
+
+    @property
+    def attention_layers(self):
+        return sum(map(self.attends, range(self.layers)))
+
+
+def config_from_dict(values):
+    get, D, layers = values.get, values["hidden_size"], values["num_hidden_layers"]
+    if get("num_local_experts", 8):
+        raise ValueError("num_local_experts: wanted 0, experts are not supported")
+    types = get("layer_types") or get("layers_block_type") or ["mamba"] * layers
+    names = {"linear_attention": "mamba", "full_attention": "attention"}
+    low, high = get("time_step_limit") or (0.0, float("inf"))
+    heads = get("mamba_n_heads", 128)
+    eps, expand = get("rms_norm_eps", 1e-6), get("mamba_expand", 2)
+    rope = get("rope_parameters") or {}
+    return Config(
+        D=D,
+        layers=layers,
+        vocab=values["vocab_size"],
+        F=get("shared_intermediate_size", 1024),
+        QH=values["num_attention_heads"],
+        KVH=get("num_key_value_heads") or values["num_attention_heads"],
+        types=tuple(names.get(kind, kind) for kind in types),
+        mamba=mamba2.Config(
+            D=D,
+            layers=0,
+            vocab=0,
+            H=heads,
+            P=expand * D // heads,
+            G=get("mamba_n_groups", 1),
+            N=get("mamba_d_state", 256),
+            width=get("mamba_d_conv", 4),
+            eps=eps,
+            gate_eps=eps,
+            dt_min=low,
+            dt_max=high,
+            bias=get("mamba_proj_bias", False),
+            conv_bias=get("mamba_conv_bias", True),
+        ),
+        eps=eps,
+        theta=rope.get("rope_theta", get("rope_theta", 10000.0)),
+        rope=get("position_embedding_type") == "rope",
+        embedding_multiplier=get("embedding_multiplier", 1.0),
+        residual_multiplier=get("residual_multiplier", 1.0),
+        attention_multiplier=get("attention_multiplier", 1.0),
+        logits_scaling=get("logits_scaling", 1.0),
+        tied=get("tie_word_embeddings", False),
+        attention_bias=get("attention_bias", False),
+    )
+
+
+def layer_shapes(config, layer):
+    c, m = config, config.mamba
+    shapes = {"input_layernorm.weight": (c.D,), "post_attention_layernorm.weight": (c.D,)}
+    shapes |= {"shared_mlp.input_linear.weight": (2 * c.F, c.D), "shared_mlp.output_linear.weight": (c.D, c.F)}
+    if c.attends(layer):
+        a = "self_attn."
+        for name, rows in (("q", c.D), ("k", c.KVH * c.head), ("v", c.KVH * c.head), ("o", c.D)):
+            shapes[f"{a}{name}_proj.weight"] = (rows, c.D)
+            if c.attention_bias:
+                shapes[f"{a}{name}_proj.bias"] = (rows,)
+        return shapes
+    rows = m.DI + m.conv_width + m.H
+    mixer = {"in_proj.weight": (rows, c.D), "conv1d.weight": (m.conv_width, 1, m.width), "norm.weight": (m.DI,)}
+    mixer |= {"dt_bias": (m.H,), "A_log": (m.H,), "D": (m.H,), "out_proj.weight": (c.D, m.DI)}
+    if m.conv_bias:
+        mixer["conv1d.bias"] = (m.conv_width,)
+    if m.bias:
+        mixer |= {"in_proj.bias": (rows,), "out_proj.bias": (c.D,)}
+    return shapes | {"mamba." + name: shape for name, shape in mixer.items()}
+
+
+def tensor_shapes(config):
+    c = config
+    shapes = {"model.embed_tokens.weight": (c.vocab, c.D), "model.norm.weight": (c.D,)}
+    if not c.tied:
+        shapes["lm_head.weight"] = (c.vocab, c.D)
+    for i in range(c.layers):
+        shapes |= {f"model.layers.{i}.{name}": shape for name, shape in layer_shapes(c, i).items()}
+    return shapes
+
+
+def parameters(config):
+    return common.count(tensor_shapes(config))
+
+
+def state_bytes(config, matrix_bytes=4):
+    """The part of a fixed size; matrix_bytes: of a value of h."""
+    c, m = config, config.mamba
+    return (c.layers - c.attention_layers) * (matrix_bytes * m.DI * m.N + 4 * m.conv_width * (m.width - 1))
+
+
+def state_bytes_of_token(config, value_bytes=2):
+    """Keys and values; value_bytes: of one of their values."""
+    c = config
+    return c.attention_layers * 2 * c.KVH * c.head * value_bytes
+
+
+def mixer_flops(config, chunk):
+    """Of a prompt's token outside the weights, without attention, whose work follows the length of the prompt."""
+    c, m = config, config.mamba
+    return (c.layers - c.attention_layers) * (2 * chunk * (m.N * m.G + m.DI) + 4 * m.N * m.DI)
+
+
+def decode_weight_bytes(config, bytes_per_weight=2):
+    embedding = 0 if config.tied else config.vocab * config.D
+    return bytes_per_weight * (parameters(config) - embedding)
+
+
+def turned(c, x, position):
+    """x [heads, head]: pairs (j, j + head / 2)."""
+    n = c.head
+    powers = np.arange(0, n, 2, dtype=np.float32) / np.float32(n)
+    angle = position * (1 / np.float32(c.theta) ** powers).astype(np.float64)  # in fp32, as transformers has them
+    a, b = x[:, : n // 2], x[:, n // 2 :]
+    return np.concatenate([a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)], 1)
+
+
+def attention(c, w, y, keys, values):
+    """One token, whose key and value are added to the lists of those before."""
+    q, k, v = ((w[f"{n}_proj.weight"] @ y + w.get(f"{n}_proj.bias", 0)).reshape(-1, c.head) for n in "qkv")
+    if c.rope:
+        q, k = turned(c, q, len(keys)), turned(c, k, len(keys))
+    keys.append(k)
+    values.append(v)
+    k, v = (np.array(x).repeat(c.QH // c.KVH, 1) for x in (keys, values))
+    scores = np.einsum("hd,xhd->hx", q, k) * c.attention_multiplier
+    weights = np.exp(scores - scores.max(1, keepdims=True))
+    o = np.einsum("hx,xhd->hd", weights / weights.sum(1, keepdims=True), v)
+    return w["o_proj.weight"] @ o.reshape(-1) + w.get("o_proj.bias", 0)
+
+
+def feed_forward(w, z):
+    gate, up = np.split(w["input_linear.weight"] @ z, 2)
+    return w["output_linear.weight"] @ (common.silu(gate) * up)
+
+
+def run(config, tensors, tokens):
+    """The step recurrence in fp64. tensors: name -> Tensor. -> logits [T, V], states."""
+    c, m, attends = config, config.mamba, config.attention_layers
+    weights = {n: t.float32().astype(np.float64) for n, t in tensors.items()}
+    h = np.zeros((c.layers - attends, m.H, m.P, m.N))
+    conv = np.zeros((c.layers - attends, m.conv_width, m.width - 1))
+    keys, values = [[] for _ in range(attends)], [[] for _ in range(attends)]
+    layers = [common.under(weights, f"model.layers.{i}.") for i in range(c.layers)]
+    mixers = [common.under(w, "self_attn." if c.attends(i) else "mamba.") for i, w in enumerate(layers)]
+    mlps = [common.under(w, "shared_mlp.") for w in layers]
+    table = weights["model.embed_tokens.weight"]
+    head = table if c.tied else weights["lm_head.weight"]
+    logits = []
+    for token in tokens:
+        x, r, a = table[token] * c.embedding_multiplier, 0, 0
+        for i in range(c.layers):
+            y = common.rms(x, layers[i]["input_layernorm.weight"], c.eps)
+            if c.attends(i):
+                out = attention(c, mixers[i], y, keys[a], values[a])
+                a += 1
+            else:
+                out = mamba2.mixer(m, mixers[i], y, conv[r], h[r])
+                r += 1
+            x = x + c.residual_multiplier * out
+            z = common.rms(x, layers[i]["post_attention_layernorm.weight"], c.eps)
+            x = x + c.residual_multiplier * feed_forward(mlps[i], z)
+        logits.append(head @ common.rms(x, weights["model.norm.weight"], c.eps) / c.logits_scaling)
+    return np.array(logits), {"conv": conv, "h": h, "keys": np.array(keys), "values": np.array(values),
+                              "position": np.array([len(tokens)], np.int32)}
