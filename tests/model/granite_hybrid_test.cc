@@ -12,11 +12,16 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 
 json config_with(const json& more) {
-  json config = {{"model_type", "granitemoehybrid"}, {"hidden_size", 48},
-                 {"num_hidden_layers", 2},           {"vocab_size", 16},
-                 {"shared_intermediate_size", 40},   {"num_attention_heads", 4},
-                 {"num_key_value_heads", 2},         {"num_local_experts", 0},
-                 {"mamba_n_heads", 6},               {"mamba_d_state", 16},
+  json config = {{"model_type", "granitemoehybrid"},
+                 {"hidden_size", 48},
+                 {"num_hidden_layers", 2},
+                 {"vocab_size", 16},
+                 {"shared_intermediate_size", 40},
+                 {"num_attention_heads", 4},
+                 {"num_key_value_heads", 2},
+                 {"num_local_experts", 0},
+                 {"mamba_n_heads", 6},
+                 {"mamba_d_state", 16},
                  {"layer_types", {"mamba", "attention"}}};
   for (const auto& [key, value] : more.items()) config[key] = value;
   return config;
@@ -70,8 +75,7 @@ TEST(GraniteHybridConfig, LayersAreThoseOfTheConfigUnderEitherName) {
     return kinds;
   };
   EXPECT_EQ(kinds(json::object()), "conv h keys values position ");
-  EXPECT_EQ(kinds({{"layers_block_type", {"attention", "mamba"}}}),
-            "keys values conv h position ");
+  EXPECT_EQ(kinds({{"layers_block_type", {"attention", "mamba"}}}), "keys values conv h position ");
   EXPECT_EQ(kinds({{"layer_types", {"linear_attention", "full_attention"}}}),
             "conv h keys values position ");
 }
