@@ -349,7 +349,8 @@ StateHeader read_answer(uint64_t bytes, const ReadAt& read, int32_t vocab) {
   data.into(end);
   data.check();
   parsed.header.answer_ids.resize(parsed.answer_ids);
-  std::memcpy(parsed.header.answer_ids.data(), end.data() + end.size() - ids, ids);
+  std::ranges::copy(std::span(end).last(ids),
+                    std::as_writable_bytes(std::span(parsed.header.answer_ids)).begin());
   check_answer(parsed.header, vocab);
   return std::move(parsed.header);
 }
