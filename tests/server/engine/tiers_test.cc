@@ -514,23 +514,27 @@ TEST(Tiers, WhatSeveralSessionsHaveIsReadOnce) {
   }
   const auto reads_of = [&](int first, int forks) {
     std::atomic<int> reads = 0;
-    std::atomic<bool> open = false;
-    Server server(folder(), {.slots = 2});
-    disk->on_call = [&](int, const char* what) {
-      if (what != std::string("read")) return;
+    std::atomic<bool> started = false, open = false;
+    disk->on_call = [&](int, const char* what) {  // set while no server has threads
+      if (!started || what != std::string("read")) return;
       ++reads;
       open.wait(false);
     };
-    std::vector<AnswerPtr> answers;
-    for (int f = first; f < first + forks; ++f) answers.push_back(server->submit(turn(name(f), 2)));
-    for (int i = 0; i < 2; ++i) server->get("s");  // they have been looked at by then
-    open = true;
-    open.notify_all();
-    for (const AnswerPtr& answer : answers) {
-      answer->wait_for_end();
-      EXPECT_EQ(answer->bits(), Server::quiet({turn("f", 1), turn("f", 2)})->bits());
+    {
+      Server server(folder(), {.slots = 2});
+      started = true;
+      std::vector<AnswerPtr> answers;
+      for (int f = first; f < first + forks; ++f) {
+        answers.push_back(server->submit(turn(name(f), 2)));
+      }
+      for (int i = 0; i < 2; ++i) server->get("s");  // the requests have been taken by then
+      open = true;
+      open.notify_all();
+      for (const AnswerPtr& answer : answers) {
+        answer->wait_for_end();
+        EXPECT_EQ(answer->bits(), Server::quiet({turn("f", 1), turn("f", 2)})->bits());
+      }
     }
-    server->join();
     disk->on_call = {};
     return reads.load();
   };
