@@ -7,17 +7,9 @@
 // only the embedding's multiplier and the norms' eps know of it.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-
-#include "model/layers/attention.h"
-#include "model/layers/gated_ffn.h"
-#include "model/layers/head.h"
+#include "model/layers/hybrid.h"
 #include "model/layers/required_ops.h"
-#include "model/layers/ssd_mixer.h"
 #include "model/load_model.h"
-#include "model/special_ids.h"
 #include "model/weights/convert.h"
 
 namespace recurve {
@@ -28,18 +20,9 @@ constexpr const char* kName = "granitemoehybrid";
 // The grid of prompts; chunk_size is that of the kernel the model was trained with.
 constexpr int kChunk = 64;
 
-struct Config {
-  int64_t D, F, vocab;
-  float eps;              // of norms of the residual stream, as it is stored here
-  float embedding_scale;  // into the residual stream as it is stored here
-  float logits_scale;     // that logits are divided by
-  bool tied;
-  std::vector<bool> attends;  // of each block: whether it is attention, or else Mamba-2
-  int64_t most_tokens;        // of a session
-  SsdMixerConfig mamba;
-  AttentionConfig attention;
-
-  int64_t blocks() const { return static_cast<int64_t>(attends.size()); }
+// Its eps and embedding_scale are those of the residual stream as it is stored here.
+struct Config : HybridConfig<SsdMixerConfig> {
+  float logits_scale;  // that logits are divided by
 };
 
 std::vector<bool> read_layers(ConfigReader& read, const nlohmann::json& config) {
@@ -139,7 +122,7 @@ Config read_config(const Checkpoint& checkpoint) {
   c.logits_scale = static_cast<float>(read.optional_number("logits_scaling", 1, 1e-6, 1e6));
   c.tied = read.boolean("tie_word_embeddings", false);
   c.attends = read_layers(read, config);
-  c.mamba = read_mamba(read, config, c, static_cast<float>(eps));
+  c.mixer = read_mamba(read, config, c, static_cast<float>(eps));
   c.attention = read_attention(read, config, c);
   c.most_tokens = read.optional_int("max_position_embeddings", 2048, 1, 1 << 30);
   read.string_one_of("hidden_act", "silu", {"silu"});
@@ -151,26 +134,19 @@ Config read_config(const Checkpoint& checkpoint) {
   return c;
 }
 
-struct Block {
-  bool attends;
-  SsdMixerWeights mamba;
-  AttentionWeights attention;
-  GatedFfn ffn;
-
-  Residual::Reader reader() const { return attends ? attention.reader() : mamba.reader(); }
-};
+using Block = HybridBlock<SsdMixerWeights>;
 
 Block load_block(const Config& c, Checkpoint& checkpoint, Backend& backend,
                  const std::string& prefix, bool attends, const WeightFormats& formats) {
   const auto norm = [&](const char* name) {
     return VectorWeights::load(backend, checkpoint, prefix + name, {{c.D}});
   };
-  Block block{.attends = attends, .mamba = {}, .attention = {}, .ffn = {}};
+  Block block{.attends = attends};
   if (attends) {
     block.attention = load_attention(c.attention, checkpoint, backend, prefix + "self_attn.",
                                      norm("input_layernorm.weight"), formats);
   } else {
-    block.mamba = load_ssd_mixer(c.mamba, checkpoint, backend, prefix + "mamba.",
+    block.mixer = load_ssd_mixer(c.mixer, checkpoint, backend, prefix + "mamba.",
                                  norm("input_layernorm.weight"), formats);
   }
   const std::string mlp = prefix + "shared_mlp.";
@@ -191,166 +167,32 @@ VectorWeights load_last_norm(const Config& c, Checkpoint& checkpoint, Backend& b
   return VectorWeights::from(backend, values);
 }
 
-class GraniteHybrid final : public Model {
+class GraniteHybrid final : public HybridModel<SsdMixerConfig, SsdMixerWeights> {
  public:
-  GraniteHybrid(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
-                const Checkpoint::Progress& progress);
-
-  const ModelInfo& info() const override { return info_; }
-  StateLayout state_layout() const override;
-  size_t arena_bytes(const StepLimits& limits) const override;
-  void forward(const StepBatch& batch, const StatePool& states, Arena& arena, Stream& stream,
-               float* logits) const override;
-
- private:
-  std::vector<int64_t> widths() const;  // of scratch rows: a mixer's, then the feed-forward's
-  void fill_info(const Checkpoint& checkpoint);
-  void embed(const StepBatch& batch, float* x, Stream& stream) const;
-
-  Config c_;
-  const Kernels& kernels_;
-  TokenWeights tokens_;
-  std::vector<Block> blocks_;
-  VectorWeights frequency_;  // (rotary / 2), or empty
-  ModelInfo info_;
+  GraniteHybrid(const Config& config, Checkpoint& checkpoint, Backend& backend,
+                const LoadOptions& options, const Checkpoint::Progress& progress);
 };
 
-GraniteHybrid::GraniteHybrid(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
-                             const Checkpoint::Progress& progress)
-    : c_(read_config(checkpoint)), kernels_(backend.kernels()) {
-  if (options.chunk > 0) c_.mamba.chunk = options.chunk;
-  c_.mamba.state = options.state;
+GraniteHybrid::GraniteHybrid(const Config& config, Checkpoint& checkpoint, Backend& backend,
+                             const LoadOptions& options, const Checkpoint::Progress& progress)
+    : HybridModel(config, backend) {
+  if (options.chunk > 0) c_.mixer.chunk = options.chunk;
+  c_.mixer.state = options.state;
   c_.attention.kv = options.kv;
-  check_ssd_mixer(c_.mamba, backend, kName);
+  check_ssd_mixer(c_.mixer, backend, kName);
   check_attention(c_.attention, backend, kName);
   require_ops(backend, kName, {"activation"});
   const std::string prefix = checkpoint.detect_prefix({"model.", ""}, "norm.weight");
   tokens_ =
       load_token_weights(backend, checkpoint, prefix, "", c_.vocab, c_.D, c_.tied, options.weights);
-  tokens_.norm = load_last_norm(c_, checkpoint, backend, prefix + "norm.weight");
+  tokens_.norm = load_last_norm(config, checkpoint, backend, prefix + "norm.weight");
   for (int64_t b = 0; b < c_.blocks(); ++b) {
-    blocks_.push_back(load_block(c_, checkpoint, backend, fmt::format("{}layers.{}.", prefix, b),
+    blocks_.push_back(load_block(config, checkpoint, backend,
+                                 fmt::format("{}layers.{}.", prefix, b),
                                  c_.attends[static_cast<size_t>(b)], options.weights));
   }
-  if (c_.attention.rotary.channels > 0) frequency_ = c_.attention.rotary.frequencies(backend);
-  checkpoint.finish(progress);
-  fill_info(checkpoint);
-}
-
-void GraniteHybrid::fill_info(const Checkpoint& checkpoint) {
-  WeightTally tally;
-  tally.add(tokens_);
-  for (const Block& block : blocks_) {
-    if (block.attends) {
-      add_to(tally, block.attention);
-    } else {
-      add_to(tally, block.mamba);
-    }
-    add_to(tally, block.ffn);
-  }
-  info_.parameters = tally.parameters;
-  info_.weight_bytes = tally.bytes;
-  info_.family = kName;
-  info_.description =
-      fmt::format("{} blocks, {} of them attention, width {}, {} heads of {} x {}, feed-forward {}",
-                  c_.blocks(), std::ranges::count(c_.attends, true), c_.D, c_.mamba.H, c_.mamba.P,
-                  c_.mamba.N, c_.F);
-  info_.head = tokens_.head_source;
-  info_.vocab = c_.vocab;
-  info_.chunk = c_.mamba.chunk;
-  info_.most_tokens = c_.most_tokens;
-  const SpecialIds ids = read_special_ids(checkpoint);
-  info_.bos = ids.bos;
-  info_.eos = ids.eos;
-  info_.force_bos = ids.force_bos.value_or(false);
-}
-
-// Two arrays a block, and after them how far the session has come.
-StateLayout GraniteHybrid::state_layout() const {
-  StateLayout layout;
-  for (int b = 0; b < static_cast<int>(c_.blocks()); ++b) {
-    if (c_.attends[static_cast<size_t>(b)]) {
-      add_arrays(c_.attention, b, layout);
-    } else {
-      add_arrays(c_.mamba, b, layout);
-    }
-  }
-  layout.arrays.push_back(
-      {.name = "position", .dtype = DType::kI32, .shape = {1}, .values = StateValues::kPosition});
-  return layout;
-}
-
-std::vector<int64_t> GraniteHybrid::widths() const {
-  const std::vector<int64_t> mamba = SsdMixerScratch::widths(c_.mamba);
-  std::vector<int64_t> widths = AttentionScratch::widths(c_.attention);
-  for (size_t i = 0; i < mamba.size(); ++i) widths[i] = std::max(widths[i], mamba[i]);
-  widths.push_back(c_.F);
-  widths.push_back(1);  // positions
-  return widths;
-}
-
-size_t GraniteHybrid::arena_bytes(const StepLimits& limits) const {
-  const auto bytes_for = [](int count, int64_t width) {
-    return Arena::bytes_for(static_cast<size_t>(count) * static_cast<size_t>(width));
-  };
-  size_t bytes = Residual::bytes_for(kernels_, limits.rows, c_.D) + bytes_for(limits.logits, c_.D);
-  for (const int64_t width : widths()) bytes += bytes_for(limits.rows, width);
-  return bytes;
-}
-
-void GraniteHybrid::embed(const StepBatch& batch, float* x, Stream& stream) const {
-  const int D = static_cast<int>(c_.D);
-  kernels_.embed(
-      {.rows = batch.seqs.rows, .E = tokens_.embedding.matrix(), .token = batch.tokens, .x = x},
-      stream);
-  kernels_.activation({.rows = batch.seqs.rows,
-                       .width = D,
-                       .f = Activation::kIdentity,
-                       .scale = c_.embedding_scale,
-                       .floor = -std::numeric_limits<float>::infinity(),
-                       .x_stride = D,
-                       .y_stride = D,
-                       .x = x,
-                       .y = x},
-                      stream);
-}
-
-void GraniteHybrid::forward(const StepBatch& batch, const StatePool& states, Arena& arena,
-                            Stream& stream, float* logits) const {
-  const int rows = batch.seqs.rows;
-  arena.reset();
-  Residual x(kernels_, arena, rows, c_.D);
-  std::vector<float*> a;
-  for (const int64_t width : widths()) {
-    a.push_back(arena.floats(static_cast<size_t>(rows) * static_cast<size_t>(width)));
-  }
-  static_assert(sizeof(float) == sizeof(int32_t));
-  auto* const position = reinterpret_cast<int32_t*>(a.back());
-  float* const hidden = a[a.size() - 2];
-  float* const picked =
-      arena.floats(static_cast<size_t>(batch.num_logits) * static_cast<size_t>(c_.D));
-  const SsdMixerScratch mamba{a[0], a[1], a[2]};
-  const AttentionScratch attending{a[0], a[1], a[2], a[3], position, frequency_.data()};
-  const Head last{.norm = &tokens_.norm, .W = tokens_.head_matrix(), .eps = c_.eps, .soft_cap = 0};
-  embed(batch, x.x(), stream);
-  kernels_.positions({.seqs = batch.seqs,
-                      .count = states.array<int32_t>(2 * blocks_.size()),
-                      .position = position},
-                     stream);
-  for (size_t b = 0; b < blocks_.size(); ++b) {
-    const Block& block = blocks_[b];
-    const Residual::Reader ffn = block.ffn.reader();
-    if (block.attends) {
-      attention(c_.attention, block.attention, batch.seqs,
-                {states.paged(2 * b), states.paged(2 * b + 1)}, attending, x, ffn, kernels_,
-                stream);
-    } else {
-      ssd_mixer(c_.mamba, block.mamba, batch.seqs, {states.array(2 * b), states.data(2 * b + 1)},
-                mamba, x, ffn, kernels_, stream);
-    }
-    gated_ffn(block.ffn, c_.eps, x, reader_after(blocks_, b, last), hidden, kernels_, stream);
-  }
-  head(last, batch, x, picked, logits, kernels_, stream);
+  finish(checkpoint, backend, progress, checkpoint.config(), kName,
+         fmt::format("{} heads of {} x {}", c_.mixer.H, c_.mixer.P, c_.mixer.N));
 }
 
 }  // namespace
@@ -359,7 +201,8 @@ void GraniteHybrid::forward(const StepBatch& batch, const StatePool& states, Are
 std::unique_ptr<const Model> load_granite_hybrid(Checkpoint& checkpoint, Backend& backend,
                                                  const LoadOptions& options,
                                                  const Checkpoint::Progress& progress) {
-  return std::make_unique<granite_hybrid::GraniteHybrid>(checkpoint, backend, options, progress);
+  return std::make_unique<granite_hybrid::GraniteHybrid>(granite_hybrid::read_config(checkpoint),
+                                                         checkpoint, backend, options, progress);
 }
 
 }  // namespace recurve

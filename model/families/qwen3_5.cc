@@ -3,15 +3,9 @@
 // gated feed-forward layer. Source: transformers' modeling_qwen3_5.py.
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "model/families/qwen3_5_config.h"
 #include "model/layers/decay.h"
-#include "model/layers/gated_ffn.h"
-#include "model/layers/head.h"
-#include "model/layers/required_ops.h"
 #include "model/load_model.h"
-#include "model/special_ids.h"
 
 namespace recurve {
 namespace qwen3_5 {
@@ -19,14 +13,7 @@ namespace {
 
 constexpr const char* kName = "qwen3_5";
 
-struct Block {
-  bool attends;
-  DeltaMixerWeights delta;
-  AttentionWeights attention;
-  GatedFfn ffn;
-
-  Residual::Reader reader() const { return attends ? attention.reader() : delta.reader(); }
-};
+using Block = HybridBlock<DeltaMixerWeights>;
 
 DeltaMixerWeights load_delta(const DeltaMixerConfig& c, Checkpoint& checkpoint, Backend& backend,
                              const std::string& prefix, const WeightFormats& formats) {
@@ -52,7 +39,7 @@ DeltaMixerWeights load_delta(const DeltaMixerConfig& c, Checkpoint& checkpoint, 
 
 Block load_block(const Config& c, Checkpoint& checkpoint, Backend& backend,
                  const std::string& prefix, bool attends, const WeightFormats& formats) {
-  Block block{.attends = attends, .delta = {}, .attention = {}, .ffn = {}};
+  Block block{.attends = attends};
   if (attends) {
     block.attention =
         load_attention(c.attention, checkpoint, backend, prefix + "self_attn.",
@@ -60,7 +47,7 @@ Block load_block(const Config& c, Checkpoint& checkpoint, Backend& backend,
                                                        prefix + "input_layernorm.weight", c.D),
                        formats);
   } else {
-    block.delta = load_delta(c.delta, checkpoint, backend, prefix, formats);
+    block.mixer = load_delta(c.mixer, checkpoint, backend, prefix, formats);
   }
   const std::string mlp = prefix + "mlp.";
   block.ffn = {
@@ -74,36 +61,19 @@ Block load_block(const Config& c, Checkpoint& checkpoint, Backend& backend,
   return block;
 }
 
-class Qwen35 final : public Model {
+class Qwen35 final : public HybridModel<DeltaMixerConfig, DeltaMixerWeights> {
  public:
   Qwen35(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
          const Checkpoint::Progress& progress);
-
-  const ModelInfo& info() const override { return info_; }
-  StateLayout state_layout() const override;
-  size_t arena_bytes(const StepLimits& limits) const override;
-  void forward(const StepBatch& batch, const StatePool& states, Arena& arena, Stream& stream,
-               float* logits) const override;
-
- private:
-  std::vector<int64_t> widths() const;  // of scratch rows: a mixer's, then the feed-forward's
-  void fill_info(const Checkpoint& checkpoint, int64_t skipped);
-
-  Config c_;
-  const Kernels& kernels_;
-  TokenWeights tokens_;
-  std::vector<Block> blocks_;
-  VectorWeights frequency_;  // (rotary / 2)
-  ModelInfo info_;
 };
 
 Qwen35::Qwen35(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
                const Checkpoint::Progress& progress)
-    : c_(read_config(checkpoint)), kernels_(backend.kernels()) {
-  if (options.chunk > 0) c_.delta.chunk = options.chunk;
-  c_.delta.state = options.state;
+    : HybridModel(read_config(checkpoint), backend) {
+  if (options.chunk > 0) c_.mixer.chunk = options.chunk;
+  c_.mixer.state = options.state;
   c_.attention.kv = options.kv;
-  check_delta_mixer(c_.delta, backend, kName);
+  check_delta_mixer(c_.mixer, backend, kName);
   check_attention(c_.attention, backend, kName);
   // What a picture or a further token is predicted with.
   const int64_t skipped = checkpoint.skip({"model.visual.", "mtp."});
@@ -116,113 +86,12 @@ Qwen35::Qwen35(Checkpoint& checkpoint, Backend& backend, const LoadOptions& opti
     blocks_.push_back(load_block(c_, checkpoint, backend, fmt::format("{}layers.{}.", prefix, b),
                                  c_.attends[static_cast<size_t>(b)], options.weights));
   }
-  frequency_ = c_.attention.rotary.frequencies(backend);
-  checkpoint.finish(progress);
-  fill_info(checkpoint, skipped);
-}
-
-void Qwen35::fill_info(const Checkpoint& checkpoint, int64_t skipped) {
-  WeightTally tally;
-  tally.add(tokens_);
-  for (const Block& block : blocks_) {
-    if (block.attends) {
-      add_to(tally, block.attention);
-    } else {
-      add_to(tally, block.delta);
-    }
-    add_to(tally, block.ffn);
+  finish(checkpoint, backend, progress, text_config(checkpoint), kName,
+         fmt::format("{} heads of {} x {}", c_.mixer.H, c_.mixer.DK, c_.mixer.DV));
+  if (skipped > 0) {
+    info_.description +=
+        fmt::format("; {} tensors for pictures and further tokens are not used", skipped);
   }
-  info_.parameters = tally.parameters;
-  info_.weight_bytes = tally.bytes;
-  info_.family = kName;
-  info_.description = fmt::format(
-      "{} blocks, {} of them attention, width {}, {} heads of {} x {}, feed-forward {}{}",
-      c_.blocks(), std::ranges::count(c_.attends, true), c_.D, c_.delta.H, c_.delta.DK, c_.delta.DV,
-      c_.F,
-      skipped == 0
-          ? ""
-          : fmt::format("; {} tensors for pictures and further tokens are not used", skipped));
-  info_.head = tokens_.head_source;
-  info_.vocab = c_.vocab;
-  info_.chunk = c_.delta.chunk;
-  info_.most_tokens = c_.most_tokens;
-  const SpecialIds ids = read_special_ids(checkpoint, text_config(checkpoint));
-  info_.bos = ids.bos;
-  info_.eos = ids.eos;
-  info_.force_bos = ids.force_bos.value_or(false);
-}
-
-// Two arrays a block, and after them how far the session has come.
-StateLayout Qwen35::state_layout() const {
-  StateLayout layout;
-  for (int b = 0; b < static_cast<int>(c_.blocks()); ++b) {
-    if (c_.attends[static_cast<size_t>(b)]) {
-      add_arrays(c_.attention, b, layout);
-    } else {
-      add_arrays(c_.delta, b, layout);
-    }
-  }
-  layout.arrays.push_back(
-      {.name = "position", .dtype = DType::kI32, .shape = {1}, .values = StateValues::kPosition});
-  return layout;
-}
-
-std::vector<int64_t> Qwen35::widths() const {
-  const std::vector<int64_t> delta = DeltaMixerScratch::widths(c_.delta);
-  std::vector<int64_t> widths = AttentionScratch::widths(c_.attention);
-  widths.resize(std::max(widths.size(), delta.size()));
-  for (size_t i = 0; i < delta.size(); ++i) widths[i] = std::max(widths[i], delta[i]);
-  widths.push_back(c_.F);
-  widths.push_back(1);  // positions
-  return widths;
-}
-
-size_t Qwen35::arena_bytes(const StepLimits& limits) const {
-  const auto bytes_for = [](int count, int64_t width) {
-    return Arena::bytes_for(static_cast<size_t>(count) * static_cast<size_t>(width));
-  };
-  size_t bytes = Residual::bytes_for(kernels_, limits.rows, c_.D) + bytes_for(limits.logits, c_.D);
-  for (const int64_t width : widths()) bytes += bytes_for(limits.rows, width);
-  return bytes;
-}
-
-void Qwen35::forward(const StepBatch& batch, const StatePool& states, Arena& arena, Stream& stream,
-                     float* logits) const {
-  const int rows = batch.seqs.rows;
-  arena.reset();
-  Residual x(kernels_, arena, rows, c_.D);
-  std::vector<float*> a;
-  for (const int64_t width : widths()) {
-    a.push_back(arena.floats(static_cast<size_t>(rows) * static_cast<size_t>(width)));
-  }
-  static_assert(sizeof(float) == sizeof(int32_t));
-  auto* const position = reinterpret_cast<int32_t*>(a.back());
-  float* const hidden = a[a.size() - 2];
-  float* const picked =
-      arena.floats(static_cast<size_t>(batch.num_logits) * static_cast<size_t>(c_.D));
-  const DeltaMixerScratch delta{a[0], a[1], a[2], a[3], a[4], hidden, c_.F};
-  const AttentionScratch attending{a[0], a[1], a[2], a[3], position, frequency_.data()};
-  const Head last{.norm = &tokens_.norm, .W = tokens_.head_matrix(), .eps = c_.eps, .soft_cap = 0};
-  kernels_.embed({.rows = rows, .E = tokens_.embedding.matrix(), .token = batch.tokens, .x = x.x()},
-                 stream);
-  kernels_.positions({.seqs = batch.seqs,
-                      .count = states.array<int32_t>(2 * blocks_.size()),
-                      .position = position},
-                     stream);
-  for (size_t b = 0; b < blocks_.size(); ++b) {
-    const Block& block = blocks_[b];
-    const Residual::Reader ffn = block.ffn.reader();
-    if (block.attends) {
-      attention(c_.attention, block.attention, batch.seqs,
-                {states.paged(2 * b), states.paged(2 * b + 1)}, attending, x, ffn, kernels_,
-                stream);
-    } else {
-      delta_mixer(c_.delta, block.delta, batch.seqs, {states.data(2 * b), states.array(2 * b + 1)},
-                  delta, x, ffn, kernels_, stream);
-    }
-    gated_ffn(block.ffn, c_.eps, x, reader_after(blocks_, b, last), hidden, kernels_, stream);
-  }
-  head(last, batch, x, picked, logits, kernels_, stream);
 }
 
 }  // namespace

@@ -96,7 +96,7 @@ Config read_config(const Checkpoint& checkpoint) {
   c.tied = &config == &checkpoint.config() ? tied
                                            : checkpoint.config().value("tie_word_embeddings", tied);
   c.attends = read_layers(read, config);
-  c.delta = read_delta(read, c);
+  c.mixer = read_delta(read, c);
   c.attention = read_attention(read, config, c);
   c.most_tokens = read.optional_int("max_position_embeddings", 32768, 1, 1 << 30);
   read.string_one_of("hidden_act", "silu", {"silu"});

@@ -1,0 +1,219 @@
+#pragma once
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/layers/attention.h"
+#include "model/layers/delta_mixer.h"
+#include "model/layers/gated_ffn.h"
+#include "model/layers/head.h"
+#include "model/layers/ssd_mixer.h"
+#include "model/model.h"
+#include "model/special_ids.h"
+
+namespace recurve {
+
+// A model whose blocks are a recurrent mixer or attention, each with a gated feed-forward layer.
+template <typename MixerConfig>
+struct HybridConfig {
+  int64_t D, F, vocab;
+  float eps;                  // of norms of the residual stream
+  float embedding_scale = 1;  // of tokens that enter it
+  bool tied;
+  std::vector<bool> attends;  // of each block: whether it is attention, or else the mixer
+  int64_t most_tokens;        // of a session
+  MixerConfig mixer;
+  AttentionConfig attention;
+
+  int64_t blocks() const { return static_cast<int64_t>(attends.size()); }
+};
+
+template <typename MixerWeights>
+struct HybridBlock {
+  bool attends = false;
+  MixerWeights mixer = {};  // of one that does not attend
+  AttentionWeights attention = {};
+  GatedFfn ffn = {};
+
+  Residual::Reader reader() const { return attends ? attention.reader() : mixer.reader(); }
+};
+
+// What follows from the mixer: the widths of its scratch rows, and a call of it. first: the first
+// array of its state. a: rows of these widths. spare: rows of `width` that nothing uses meanwhile.
+struct HybridCall {
+  const Ragged& seqs;
+  const StatePool& states;
+  size_t first;
+  const std::vector<float*>& a;
+  float* spare;
+  int64_t width;
+  Residual& x;
+  const Residual::Reader& next;
+  const Kernels& kernels;
+  Stream& stream;
+};
+inline std::vector<int64_t> scratch_widths(const DeltaMixerConfig& c) {
+  return DeltaMixerScratch::widths(c);
+}
+inline std::vector<int64_t> scratch_widths(const SsdMixerConfig& c) {
+  return SsdMixerScratch::widths(c);
+}
+inline void run_mixer(const DeltaMixerConfig& c, const DeltaMixerWeights& w, const HybridCall& h) {
+  delta_mixer(c, w, h.seqs, {h.states.data(h.first), h.states.array(h.first + 1)},
+              {h.a[0], h.a[1], h.a[2], h.a[3], h.a[4], h.spare, h.width}, h.x, h.next, h.kernels,
+              h.stream);
+}
+inline void run_mixer(const SsdMixerConfig& c, const SsdMixerWeights& w, const HybridCall& h) {
+  ssd_mixer(c, w, h.seqs, {h.states.array(h.first), h.states.data(h.first + 1)},
+            {h.a[0], h.a[1], h.a[2]}, h.x, h.next, h.kernels, h.stream);
+}
+
+// All of such a model but its config and the names of its tensors: a family fills tokens_ and
+// blocks_, and calls finish().
+template <typename MixerConfig, typename MixerWeights>
+class HybridModel : public Model {
+ public:
+  const ModelInfo& info() const override { return info_; }
+
+  // Two arrays a block, and after them how far the session has come.
+  StateLayout state_layout() const override {
+    StateLayout layout;
+    for (int b = 0; b < static_cast<int>(c_.blocks()); ++b) {
+      if (c_.attends[static_cast<size_t>(b)]) {
+        add_arrays(c_.attention, b, layout);
+      } else {
+        add_arrays(c_.mixer, b, layout);
+      }
+    }
+    layout.arrays.push_back(
+        {.name = "position", .dtype = DType::kI32, .shape = {1}, .values = StateValues::kPosition});
+    return layout;
+  }
+
+  size_t arena_bytes(const StepLimits& limits) const override {
+    const auto bytes_for = [](int count, int64_t width) {
+      return Arena::bytes_for(static_cast<size_t>(count) * static_cast<size_t>(width));
+    };
+    size_t bytes =
+        Residual::bytes_for(kernels_, limits.rows, c_.D) + bytes_for(limits.logits, c_.D);
+    for (const int64_t width : widths()) bytes += bytes_for(limits.rows, width);
+    return bytes;
+  }
+
+  void forward(const StepBatch& batch, const StatePool& states, Arena& arena, Stream& stream,
+               float* logits) const override {
+    const int rows = batch.seqs.rows;
+    arena.reset();
+    Residual x(kernels_, arena, rows, c_.D);
+    std::vector<float*> a;
+    for (const int64_t width : widths()) {
+      a.push_back(arena.floats(static_cast<size_t>(rows) * static_cast<size_t>(width)));
+    }
+    static_assert(sizeof(float) == sizeof(int32_t));
+    auto* const position = reinterpret_cast<int32_t*>(a.back());
+    float* const hidden = a[a.size() - 2];
+    float* const picked =
+        arena.floats(static_cast<size_t>(batch.num_logits) * static_cast<size_t>(c_.D));
+    const AttentionScratch attending{a[0], a[1], a[2], a[3], position, frequency_.data()};
+    const Head last{
+        .norm = &tokens_.norm, .W = tokens_.head_matrix(), .eps = c_.eps, .soft_cap = 0};
+    embed(batch, x.x(), stream);
+    kernels_.positions({.seqs = batch.seqs,
+                        .count = states.array<int32_t>(2 * blocks_.size()),
+                        .position = position},
+                       stream);
+    for (size_t b = 0; b < blocks_.size(); ++b) {
+      const Block& block = blocks_[b];
+      const Residual::Reader ffn = block.ffn.reader();
+      if (block.attends) {
+        attention(c_.attention, block.attention, batch.seqs,
+                  {states.paged(2 * b), states.paged(2 * b + 1)}, attending, x, ffn, kernels_,
+                  stream);
+      } else {
+        run_mixer(c_.mixer, block.mixer,
+                  {batch.seqs, states, 2 * b, a, hidden, c_.F, x, ffn, kernels_, stream});
+      }
+      gated_ffn(block.ffn, c_.eps, x, reader_after(blocks_, b, last), hidden, kernels_, stream);
+    }
+    head(last, batch, x, picked, logits, kernels_, stream);
+  }
+
+ protected:
+  using Block = HybridBlock<MixerWeights>;
+
+  HybridModel(HybridConfig<MixerConfig> config, Backend& backend)
+      : c_(std::move(config)), kernels_(backend.kernels()) {}
+
+  // Once everything is taken from the checkpoint. config: what names the special ids. heads: of the
+  // mixer, in words.
+  void finish(Checkpoint& checkpoint, Backend& backend, const Checkpoint::Progress& progress,
+              const nlohmann::json& config, const std::string& family, const std::string& heads) {
+    if (c_.attention.rotary.channels > 0) frequency_ = c_.attention.rotary.frequencies(backend);
+    checkpoint.finish(progress);
+    WeightTally tally;
+    tally.add(tokens_);
+    for (const Block& block : blocks_) {
+      if (block.attends) {
+        add_to(tally, block.attention);
+      } else {
+        add_to(tally, block.mixer);
+      }
+      add_to(tally, block.ffn);
+    }
+    info_.parameters = tally.parameters;
+    info_.weight_bytes = tally.bytes;
+    info_.family = family;
+    info_.description = std::to_string(c_.blocks()) + " blocks, " +
+                        std::to_string(std::ranges::count(c_.attends, true)) +
+                        " of them attention, width " + std::to_string(c_.D) + ", " + heads +
+                        ", feed-forward " + std::to_string(c_.F);
+    info_.head = tokens_.head_source;
+    info_.vocab = c_.vocab;
+    info_.chunk = c_.mixer.chunk;
+    info_.most_tokens = c_.most_tokens;
+    const SpecialIds ids = read_special_ids(checkpoint, config);
+    info_.bos = ids.bos;
+    info_.eos = ids.eos;
+    info_.force_bos = ids.force_bos.value_or(false);
+  }
+
+  HybridConfig<MixerConfig> c_;
+  const Kernels& kernels_;
+  TokenWeights tokens_;
+  std::vector<Block> blocks_;
+  VectorWeights frequency_;  // (rotary / 2), or empty
+  ModelInfo info_;
+
+ private:
+  // Of scratch rows: of the mixer or of attention, then of the feed-forward layer, and positions.
+  std::vector<int64_t> widths() const {
+    const std::vector<int64_t> mixer = scratch_widths(c_.mixer);
+    std::vector<int64_t> widths = AttentionScratch::widths(c_.attention);
+    widths.resize(std::max(widths.size(), mixer.size()));
+    for (size_t i = 0; i < mixer.size(); ++i) widths[i] = std::max(widths[i], mixer[i]);
+    widths.push_back(c_.F);
+    widths.push_back(1);
+    return widths;
+  }
+
+  void embed(const StepBatch& batch, float* x, Stream& stream) const {
+    const int rows = batch.seqs.rows, D = static_cast<int>(c_.D);
+    kernels_.embed({.rows = rows, .E = tokens_.embedding.matrix(), .token = batch.tokens, .x = x},
+                   stream);
+    if (c_.embedding_scale == 1) return;
+    kernels_.activation({.rows = rows,
+                         .width = D,
+                         .f = Activation::kIdentity,
+                         .scale = c_.embedding_scale,
+                         .floor = -std::numeric_limits<float>::infinity(),
+                         .x_stride = D,
+                         .y_stride = D,
+                         .x = x,
+                         .y = x},
+                        stream);
+  }
+};
+
+}  // namespace recurve
