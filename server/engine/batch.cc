@@ -90,10 +90,10 @@ void Batch::add_choice(const Sequence& sequence, Sequence& choice) {
 StepShape Batch::shape() const {
   const auto& of = inputs_.decodes;
   const auto decodes = static_cast<int>(std::count(of.begin(), of.end(), 1));
-  return {.decodes = decodes, .prompt_rows = rows() - decodes, .apart = apart_};
+  return {.decodes = decodes, .prompt_rows = rows() - decodes, .prompts_only = prompts_only_};
 }
 
-void Batch::forget(const Sequence& sequence) {
+void Batch::remove(const Sequence& sequence) {
   for (Member& member : members_) {
     if (member.sequence == &sequence) member.sequence = nullptr;
   }

@@ -49,10 +49,10 @@ class Batch {
   // The choice goes on from the state and the logits of the sequence, which was added last.
   void add_choice(const Sequence& sequence, Sequence& choice);
   // The sequence is gone: what the step says of it is not heard.
-  void forget(const Sequence& sequence);
+  void remove(const Sequence& sequence);
 
   // Whether others' next tokens wait for it.
-  void set_apart(bool apart) { apart_ = apart; }
+  void set_prompts_only(bool prompts_only) { prompts_only_ = prompts_only; }
 
   bool empty() const { return members_.empty(); }
   int rows() const { return inputs_.rows(); }
@@ -85,7 +85,7 @@ class Batch {
   Staging staging_;
   std::unique_ptr<Event> done_;
   Clock::time_point launched_;
-  bool apart_ = false;
+  bool prompts_only_ = false;
 };
 
 }  // namespace recurve

@@ -16,7 +16,7 @@ void Delivery::deliver(const Batch& batch) {
     sequence.absorb(member.rows, member.sampled);
     if (scored > 0 && !score_prompt(sequence, batch, member.first_sample, scored)) continue;
     if (member.sampled) {
-      say(sequence, batch.token(member.first_sample + scored));
+      deliver_token(sequence, batch.token(member.first_sample + scored));
     } else if (sequence.prompt.is_absorbed()) {
       sequence.end(EndReason::kLength);  // there was nothing to say
     }
@@ -39,7 +39,7 @@ bool Delivery::score_prompt(Sequence& sequence, const Batch& batch, int first, i
   return false;
 }
 
-void Delivery::say(Sequence& sequence, SampledToken token) {
+void Delivery::deliver_token(Sequence& sequence, SampledToken token) {
   if (token.error != nullptr) {
     const bool of_guide = sequence.guide != nullptr && !sequence.guide->error().empty();
     return of_guide ? sequence.end(EndReason::kConstraint, sequence.guide->error().c_str())
@@ -47,7 +47,7 @@ void Delivery::say(Sequence& sequence, SampledToken token) {
   }
   const StopKind stop =
       stop_kind(token.id, sequence.request.sampling, vocab_, sequence.decode.generated);
-  sequence.say(token.id);
+  sequence.append(token.id);
   ++stats_.generated_tokens;
   metrics_.add_generated_tokens(1);
   if (sequence.decode.generated == 1) {

@@ -18,7 +18,7 @@ class Delivery {
 
  private:
   bool score_prompt(Sequence& sequence, const Batch& batch, int first, int count);
-  void say(Sequence& sequence, SampledToken token);
+  void deliver_token(Sequence& sequence, SampledToken token);
 
   const SamplingVocab vocab_;
   MaskWorkers& masks_;

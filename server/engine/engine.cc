@@ -104,7 +104,7 @@ bool Engine::step() {
   Batch* launched = next.empty() ? nullptr : &next;
   if (launched != nullptr) {
     runner_.launch(*launched);
-    keep_prefixes(*launched);
+    store_prefixes(*launched);
   }
   Batch* due = launch_ahead_ ? std::exchange(under_way_, launched) : launched;
   if (due != nullptr) finish(*due);
@@ -152,33 +152,34 @@ void Engine::guide(Sequence& sequence) {
 // A step costs about the same for few rows as for many, so one in which all have constraints waits
 // for most of them, for half of what it will take at most. Others hardly wait.
 void Engine::await_masks() {
-  int kept = 0, wanted = 0;
+  int constrained = 0, wanted = 0;
   bool others = under_way_ != nullptr;
   for (const auto& sequence : running_) {
     others |= sequence->guide == nullptr;
     if (sequence->guide == nullptr) continue;
-    ++kept;
+    ++constrained;
     wanted += !sequence->guide->ready();
   }
   if (wanted == 0) return;
   if (others) return masks_.wait(kShortWait);
-  if (wanted == kept) masks_.wait(kLongWait, kept - 1);  // there is no step without one
-  constexpr int kOneOf = 8;                              // that may be left out
+  if (wanted == constrained)
+    masks_.wait(kLongWait, constrained - 1);  // there is no step without one
+  constexpr int kOneOf = 8;                   // that may be left out
   const auto half = std::chrono::duration<double>(pace_.step_seconds() / 2);
   masks_.wait(std::clamp(std::chrono::duration_cast<std::chrono::nanoseconds>(half),
                          std::chrono::nanoseconds(kShortWait), std::chrono::nanoseconds(kMostWait)),
-              kept / kOneOf);
+              constrained / kOneOf);
 }
 
 // Lays out the step: who takes part, with which tokens.
 void Engine::gather(Clock::time_point now, Batch& batch) {
-  pending_.clear();
+  candidates_.clear();
   int decodes = 0;
   for (const auto& sequence : running_) {
     sequence->refill(bounds_.chunk, now);
-    pending_.push_back(pool_.ready(sequence->slot) ? sequence->ready(bounds_.chunk)
-                                                   : sequence->waits());
-    if (!pending_.back().prompt && pending_.back().tokens > 0) ++decodes;
+    candidates_.push_back(pool_.ready(sequence->slot) ? sequence->ready(bounds_.chunk)
+                                                      : sequence->not_ready());
+    if (!candidates_.back().prompt && candidates_.back().tokens > 0) ++decodes;
   }
   StepBounds bounds = bounds_;
   const bool shared = waiting_.is_shared(now);
@@ -187,10 +188,10 @@ void Engine::gather(Clock::time_point now, Batch& batch) {
     bounds.max_prompt_rows_with_decodes = pace_.max_prompt_rows_with_decodes();
     bounds.separate_new_tenants = pace_.decodes_are_most();
   }
-  StepPlan plan = plan_step(bounds, pending_, turns_);
+  StepPlan plan = plan_step(bounds, candidates_, turns_);
   turns_ = std::move(plan.turns);
   batch.clear();
-  batch.set_apart(turns_.steps_apart > 0);
+  batch.set_prompts_only(turns_.prompt_only_steps > 0);
   for (size_t i = 0; i < plan.rows.size(); ++i) {
     if (plan.rows[i] == 0) continue;
     batch.add(*running_[i], plan.rows[i]);
@@ -211,7 +212,7 @@ void Engine::fork_choices(Sequence& sequence, Batch& batch, Clock::time_point no
   size_t next = 1;
   for (; next < streams.size(); ++next) {
     try {
-      std::optional<StateSlot> slot = waiting_.free_slot(sequence.request.caller, now);
+      std::optional<StateSlot> slot = waiting_.acquire_slot(sequence.request.caller, now);
       if (!slot) break;
       forked_.push_back(choice_of(sequence, next, std::move(*slot)));
     } catch (const std::bad_alloc&) {
@@ -221,7 +222,7 @@ void Engine::fork_choices(Sequence& sequence, Batch& batch, Clock::time_point no
     batch.add_choice(sequence, *forked_.back());
   }
   try {
-    if (next < streams.size()) waiting_.wait_again(sequence, next);
+    if (next < streams.size()) waiting_.requeue(sequence, next);
   } catch (const std::bad_alloc&) {
     for (; next < streams.size(); ++next) streams[next]->finish({.reason = EndReason::kNoMemory});
   }
@@ -244,8 +245,8 @@ std::unique_ptr<Sequence> Engine::choice_of(const Sequence& sequence, size_t ind
   return choice;
 }
 
-// The step has brought prompts to where their states are to be kept.
-void Engine::keep_prefixes(const Batch& launched) {
+// The step has brought prompts to where their states are stored.
+void Engine::store_prefixes(const Batch& launched) {
   for (const Batch::Member& member : launched.members()) {
     if (member.sequence == nullptr || member.sequence->prompt.points.empty()) continue;
     const Sequence& sequence = *member.sequence;
@@ -254,7 +255,7 @@ void Engine::keep_prefixes(const Batch& launched) {
     if (member.rows == 0 || !std::ranges::binary_search(prompt.points, static_cast<int64_t>(at))) {
       continue;
     }
-    prefixes_.keep(sequence.request.caller, std::span(prompt.ids).first(at), sequence.slot);
+    prefixes_.store(sequence.request.caller, std::span(prompt.ids).first(at), sequence.slot);
   }
 }
 
@@ -268,14 +269,14 @@ void Engine::finish(Batch& batch) {
 void Engine::retire(Clock::time_point now) {
   std::erase_if(running_, [&](std::unique_ptr<Sequence>& sequence) {
     if (!sequence->ended) return false;
-    if (under_way_ != nullptr) under_way_->forget(*sequence);
+    if (under_way_ != nullptr) under_way_->remove(*sequence);
     holds_.observe(seconds_between(sequence->started, now), sequence->decode.generated,
                    sequence->request.sampling.max_tokens);
     if (!sequence->in_prompt()) {
       metrics_.observe_decode(seconds_between(sequence->decode.first_token, now));
     }
-    if (sequence->keeps) {
-      keep(*sequence, now);
+    if (sequence->durable_answer) {
+      commit_answer(*sequence, now);
     } else if (Session* session = sequence->session) {
       Snapshot at{.position = sequence->position,
                   .pending = sequence->pending(),
@@ -289,23 +290,23 @@ void Engine::retire(Clock::time_point now) {
 
 // Of a durable session: the answer is told to be one once it is on the disk, and what broke off has
 // never been.
-void Engine::keep(Sequence& sequence, Clock::time_point now) {
+void Engine::commit_answer(Sequence& sequence, Clock::time_point now) {
   Session& session = *sequence.session;
-  KeptAnswer& kept = *sequence.keeps;
-  if (!kept.ending) return sessions_.roll_back(session, now);
-  kept.answer.reason = row_of(kept.ending->reason).name;
-  kept.answer.stop_id = kept.ending->stop_id;
-  kept.answer.prompt_tokens = kept.ending->prompt_tokens;
-  kept.answer.before = session.at.position;
-  kept.answer.seed = sequence.request.sampling.seed;
-  const auto tell = [stream = sequence.request.streams.front(), ending = *kept.ending,
-                     awaited = kept.awaited](std::optional<CommitInfo> commit,
-                                             const std::string& error) {
-    if (!awaited) return;  // it has been told
+  DurableAnswer& durable = *sequence.durable_answer;
+  if (!durable.ending) return sessions_.roll_back(session, now);
+  durable.answer.reason = row_of(durable.ending->reason).name;
+  durable.answer.stop_id = durable.ending->stop_id;
+  durable.answer.prompt_tokens = durable.ending->prompt_tokens;
+  durable.answer.before = session.at.position;
+  durable.answer.seed = sequence.request.sampling.seed;
+  const auto tell = [stream = sequence.request.streams.front(), ending = *durable.ending,
+                     wait_for_commit = durable.wait_for_commit](std::optional<CommitInfo> commit,
+                                                                const std::string& error) {
+    if (!wait_for_commit) return;  // it has been told
     StreamEnd last = ending;
     last.commit = commit;
     if (!error.empty()) {
-      last.reason = EndReason::kNotKept;
+      last.reason = EndReason::kNotStored;
       last.message = "the answer could not be kept, and the session is as it was before: " + error;
     }
     stream->finish(std::move(last));
@@ -316,7 +317,7 @@ void Engine::keep(Sequence& sequence, Clock::time_point now) {
                            .pending = sequence.pending(),
                            .history = std::move(sequence.history),
                            .image = nullptr},
-                          std::move(kept.answer), std::move(kept.ids), tell);
+                          std::move(durable.answer), std::move(durable.ids), tell);
   } catch (const std::bad_alloc&) {
     sessions_.roll_back(session, now);
     tell(std::nullopt, "the system gives no memory to write it");
@@ -422,7 +423,8 @@ void Engine::fail(const char* what) noexcept {
     for (const auto& sequence : *list) {
       if (sequence == nullptr) continue;
       tell([&] { sequence->end(EndReason::kFailed); });
-      if (sequence->keeps && sequence->keeps->ending && sequence->keeps->awaited) {
+      if (sequence->durable_answer && sequence->durable_answer->ending &&
+          sequence->durable_answer->wait_for_commit) {
         tell([&] { sequence->stream().finish({.reason = EndReason::kFailed}); });
       }
     }

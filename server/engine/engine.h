@@ -87,10 +87,10 @@ class Engine {
   void await_masks();
   static std::unique_ptr<Sequence> choice_of(const Sequence& sequence, size_t index,
                                              StateSlot slot);
-  void keep_prefixes(const Batch& launched);
+  void store_prefixes(const Batch& launched);
   void finish(Batch& batch);
   void retire(Clock::time_point now);
-  void keep(Sequence& sequence, Clock::time_point now);
+  void commit_answer(Sequence& sequence, Clock::time_point now);
   void report(const Batch* finished);
 
   EngineLoad load() const { return {running_, pace_, holds_}; }
@@ -121,7 +121,7 @@ class Engine {
 
   std::vector<std::unique_ptr<Sequence>> running_;
   std::vector<std::unique_ptr<Sequence>> forked_;  // join running_ at the end of gather()
-  std::vector<Pending> pending_;                   // of running_
+  std::vector<StepCandidate> candidates_;          // of running_
   Pace pace_;
   HoldTimeEstimator holds_;
   Turns turns_;                    // of plan_step

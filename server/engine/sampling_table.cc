@@ -22,7 +22,7 @@ SampleParams params_for(const SamplingParams& p) {
           .presence_penalty = p.presence_penalty,
           .frequency_penalty = p.frequency_penalty,
           .seed = p.seed,
-          // A guide keeps to it itself: where a text can only end, it ends.
+          // A guide applies it itself: where a text can only end, it ends.
           .min_tokens = p.constraint ? 0 : p.min_tokens,
           .max_tokens = p.max_tokens,
           .biases = static_cast<int32_t>(p.logit_bias.size()),

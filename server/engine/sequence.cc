@@ -9,7 +9,7 @@ namespace recurve {
 std::optional<int32_t> Sequence::pending() const {
   if (!in_prompt()) return decode.absorbed ? std::nullopt : std::optional(decode.token);
   if (prompt.absorbed > 0) return std::nullopt;
-  if (prompt.replaced) return prompt.replaced;
+  if (prompt.replaced_pending) return prompt.replaced_pending;
   return prompt.has_pending > 0 ? std::optional(prompt.ids.front()) : std::nullopt;
 }
 
@@ -29,7 +29,7 @@ void Sequence::refill(int chunk, Clock::time_point now) {
   const bool more_will_come = request.more_prompt->take(&ids);
   prompt.tokens += static_cast<int64_t>(ids.size() - before);
   // What arrives now is behind what other requests brought before: a text without end delays none.
-  if (ids.size() > before) prompt.place = place_of(now, request.priority);
+  if (ids.size() > before) prompt.rank = rank_of(now, request.priority);
   if (!more_will_come) request.more_prompt.reset();
   if (ready(chunk).tokens > 0 || decode.unread) {
     prompt.starved.reset();
@@ -38,21 +38,21 @@ void Sequence::refill(int chunk, Clock::time_point now) {
   }
 }
 
-Pending Sequence::ready(int chunk) const {
-  if (decode.unread) return waits();
+StepCandidate Sequence::ready(int chunk) const {
+  if (decode.unread) return not_ready();
   if (decodes()) {
     return {.tokens = may_decode() ? 1 : 0,
             .prompt = false,
             .scored = false,
             .tenant = request.caller.group()};
   }
-  const int left = prompt.left();
+  const int remaining = prompt.remaining();
   const bool more = request.more_prompt != nullptr || (guide != nullptr && !guide->ready());
-  const int whole = more ? (left - 1) / chunk * chunk : left;
+  const int whole = more ? (remaining - 1) / chunk * chunk : remaining;
   return {.tokens = leaving ? 0 : whole,
           .prompt = true,
           .scored = scored(),
-          .place = prompt.place,
+          .rank = prompt.rank,
           .most = prompt.to_point().value_or(INT32_MAX),
           .tenant = request.caller.group(),
           .weight = request.caller.limits.weight};
@@ -96,22 +96,22 @@ void Sequence::absorb(int rows, bool sampled) {
   history.add_prompt(std::span(prompt.ids).subspan(unknown, prompt.absorbed - unknown));
 }
 
-void Sequence::say(int32_t token) {
+void Sequence::append(int32_t token) {
   if (in_prompt()) {
     decode.first_token = Clock::now();
     prompt.ids.clear();
   }
   history.add_generated(token);
-  if (keeps) keeps->ids.push_back(token);
+  if (durable_answer) durable_answer->ids.push_back(token);
   decode.token = token;
   decode.absorbed = false;
   ++decode.generated;
 }
 
 TokenHistory Sequence::context_history() const {
-  TokenHistory said = history;
-  said.add_prompt(std::span(prompt.ids).subspan(std::max(prompt.absorbed, prompt.has_pending)));
-  return said;
+  TokenHistory context = history;
+  context.add_prompt(std::span(prompt.ids).subspan(std::max(prompt.absorbed, prompt.has_pending)));
+  return context;
 }
 
 void Sequence::apply_signals(Clock::time_point now) {
@@ -148,21 +148,21 @@ void Sequence::end(EndReason reason, const char* message) {
   StreamEnd last = ending(reason);
   last.message = message;
   for (size_t c = 1; c < request.streams.size(); ++c) request.streams[c]->finish(last);
-  if (!holds(last)) stream().finish(std::move(last));
+  if (!hold_for_commit(last)) stream().finish(std::move(last));
   ended = true;
 }
 
 // An answer that is not on the disk yet is not acknowledged; what is no answer is not kept.
-bool Sequence::holds(const StreamEnd& last) {
-  if (!keeps || !is_answer(last.reason)) return false;
-  keeps->ending = last;
-  return keeps->awaited;
+bool Sequence::hold_for_commit(const StreamEnd& last) {
+  if (!durable_answer || !is_answer(last.reason)) return false;
+  durable_answer->ending = last;
+  return durable_answer->wait_for_commit;
 }
 
 void Sequence::end_with(SampledToken token, EndReason reason, int32_t stop_id) {
   StreamEnd last = ending(reason);
   last.stop_id = stop_id;
-  if (holds(last)) {
+  if (hold_for_commit(last)) {
     stream().push(std::move(token));
   } else {
     stream().push_last(std::move(token), std::move(last));

@@ -22,12 +22,12 @@ struct PromptPhase {
   size_t absorbed = 0;                            // of ids
   size_t launched = 0;                            // of those behind: in steps that are under way
   size_t has_pending = 0;                         // 1: the first was pending before
-  std::optional<int32_t> replaced = {};           // was pending before; ids say its like anew
+  std::optional<int32_t> replaced_pending = {};   // was pending before; ids say its like anew
   int64_t tokens = 0;                             // all that have come
-  int64_t place = 0;                              // among others' prompts, as in Pending
+  int64_t rank = 0;                               // among others' prompts, as in StepCandidate
   std::optional<Clock::time_point> starved = {};  // since then there is too little to absorb
 
-  int left() const { return static_cast<int>(ids.size() - absorbed - launched); }
+  int remaining() const { return static_cast<int>(ids.size() - absorbed - launched); }
   bool is_absorbed() const { return absorbed == ids.size(); }
   // Tokens to the next point; empty: there is none.
   std::optional<int> to_point() const;
@@ -46,11 +46,11 @@ struct DecodePhase {
 
 // Of an answer that is acknowledged once it is on the disk: what is written with its state, and its
 // last word meanwhile.
-struct KeptAnswer {
+struct DurableAnswer {
   StateAnswer answer;
   std::vector<int32_t> ids = {};
   std::optional<StreamEnd> ending = {};
-  bool awaited = true;  // else it ends without waiting for the disk
+  bool wait_for_commit = true;  // else it ends without waiting for the disk
 };
 
 // One choice of a request, in its slot or waiting for one. Its stream has had its last word once
@@ -59,7 +59,7 @@ struct Sequence {
   // While it runs, without its prompts. The further choices' streams stand behind its own until
   // the end of the prompt, where they take their slots.
   Request request = {};
-  bool again = false;  // other choices of the request have their slots
+  bool requeued = false;  // other choices of the request have their slots
   Clock::time_point started = {};
 
   Session* session = nullptr;  // marked busy for this request; null: none
@@ -75,7 +75,7 @@ struct Sequence {
   bool leaving = false;         // takes part in no further step: it ends once those are done
   const char* error = nullptr;  // why it leaves, if the model failed
   bool ended = false;
-  std::optional<KeptAnswer> keeps;  // set: its session is durable
+  std::optional<DurableAnswer> durable_answer;  // set: its session is durable
 
   TokenStream& stream() const { return *request.streams.front(); }
   int further_choices() const { return static_cast<int>(request.streams.size()) - 1; }
@@ -93,13 +93,13 @@ struct Sequence {
   // What there is for the next step. Of a prompt of which more will come, whole chunks only, and
   // not its last token so far: the next one is wanted to score it. The same while it is not known
   // yet what its answer may begin with.
-  Pending ready(int chunk) const;
+  StepCandidate ready(int chunk) const;
   // That it takes no part in the next step.
-  Pending waits() const {
+  StepCandidate not_ready() const {
     return {.tokens = 0,
             .prompt = !decodes(),
             .scored = scored(),
-            .place = prompt.place,
+            .rank = prompt.rank,
             .tenant = request.caller.group()};
   }
   // When it is ended if nothing has come until then.
@@ -110,7 +110,7 @@ struct Sequence {
   // The step is done: the state has absorbed those rows.
   void absorb(int rows, bool sampled);
   // `token` has been sampled and is the next input.
-  void say(int32_t token);
+  void append(int32_t token);
 
   // What was said up to the end of the prompt, of which all is launched.
   TokenHistory context_history() const;
@@ -132,7 +132,7 @@ struct Sequence {
   bool may_decode() const;
   std::optional<Reason> reason_to_end(Clock::time_point now);
   StreamEnd ending(EndReason reason) const;
-  bool holds(const StreamEnd& last);
+  bool hold_for_commit(const StreamEnd& last);
 };
 
 }  // namespace recurve

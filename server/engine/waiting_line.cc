@@ -42,12 +42,12 @@ PromptPhase prompt_of(const Request& request, const Session* session) {
       prompt.has_pending = 1;
       prompt.ids.push_back(pending);
     } else {
-      prompt.replaced = pending;
+      prompt.replaced_pending = pending;
     }
   }
   prompt.ids.insert(prompt.ids.end(), reading.ids.begin(), reading.ids.end());
   prompt.tokens = static_cast<int64_t>(prompt.ids.size());
-  prompt.place = place_of(request.arrival, request.priority);
+  prompt.rank = rank_of(request.arrival, request.priority);
   return prompt;
 }
 
@@ -69,12 +69,12 @@ void WaitingLine::take_arrivals(const EngineLoad& load, Clock::time_point now) {
   // First: a thread that wakes the queue from here on wakes the next step.
   arrivals_ = queue_.take();
   if (sessions_.advance()) resume_parked(load, now);
-  for (SessionCommand& command : arrivals_.commands) carry_out(command, now);
+  for (SessionCommand& command : arrivals_.commands) run_command(command, now);
   for (Request& request : arrivals_.requests) arrive(request, load, now);
   arrivals_ = {};
 }
 
-void WaitingLine::carry_out(SessionCommand& command, Clock::time_point now) {
+void WaitingLine::run_command(SessionCommand& command, Clock::time_point now) {
   SessionResult result;
   try {
     result = sessions_.run(command, now);
@@ -102,7 +102,7 @@ void WaitingLine::arrive(Request& request, const EngineLoad& load, Clock::time_p
     waiting.session =
         request.session.empty() ? nullptr : sessions_.find(request.session, request.caller.tenant);
     if (waiting.session != nullptr && !waiting.session->busy &&
-        look_at_session(request, *waiting.session)) {
+        check_session(request, *waiting.session)) {
       return;
     }
     waiting.prompt = prompt_of(request, waiting.session);
@@ -116,7 +116,7 @@ void WaitingLine::arrive(Request& request, const EngineLoad& load, Clock::time_p
   }
   const bool moved = request.streams.empty();
   for (auto& stream : (moved ? one.front()->request : request).streams) stream->finish(refused);
-  queue_.left(1);
+  queue_.count_removed(1);
 }
 
 void WaitingLine::line_up(Line& one) {
@@ -130,12 +130,12 @@ void WaitingLine::line_up(Line& one) {
   const bool all_there = waiting.request.more_prompt == nullptr;
   const Accepted accepted{.prompt_tokens = all_there ? waiting.prompt.tokens : 0,
                           .session_position = session ? session->at.position : 0};
-  if (!waiting.again) {
+  if (!waiting.requeued) {
     for (auto& stream : waiting.request.streams) stream->accept(accepted);
   }
   if (session != nullptr) sessions_.set_busy(*session, true);
   const auto behind = std::find_if(waiting_.rbegin(), waiting_.rend(), [&](const auto& other) {
-    return other->prompt.place <= waiting.prompt.place;
+    return other->prompt.rank <= waiting.prompt.rank;
   });
   waiting_.splice(behind.base(), one);
 }
@@ -235,7 +235,7 @@ void WaitingLine::drop(const Sequence& waiting, EndReason reason, Clock::time_po
     ending.session_position = waiting.session->at.position;
   }
   for (const auto& stream : waiting.request.streams) stream->finish(ending);
-  queue_.left(1);
+  queue_.count_removed(1);
 }
 
 std::unique_ptr<Sequence> WaitingLine::admit_next(Clock::time_point now) {
@@ -244,14 +244,14 @@ std::unique_ptr<Sequence> WaitingLine::admit_next(Clock::time_point now) {
     if (next == waiting_.end()) return nullptr;
     std::unique_ptr<Sequence> sequence;
     try {
-      if (!(*next)->has_slot() && !make_room()) return nullptr;
+      if (!(*next)->has_slot() && !free_one_slot()) return nullptr;
       start(**next, now);
       turn_of_shortest_ = !turn_of_shortest_;
       TenantUse& use = use_of((*next)->request.caller.share());
       ++use.slots;
       use.turn = ++turns_;
       sequence = std::move(*next);
-      queue_.left(1);
+      queue_.count_removed(1);
     } catch (const std::bad_alloc&) {
       drop(**next, EndReason::kNoMemory, now);
     }
@@ -263,7 +263,7 @@ std::unique_ptr<Sequence> WaitingLine::admit_next(Clock::time_point now) {
 
 Waiter WaitingLine::waiter_of(const Sequence& waiting) const {
   const Identity& caller = waiting.request.caller;
-  return {.place = waiting.prompt.place,
+  return {.rank = waiting.prompt.rank,
           .tokens = waiting.prompt.tokens,
           .slots = static_cast<int>(waiting.request.streams.size()),
           .has_slot = waiting.has_slot(),
@@ -309,13 +309,13 @@ void WaitingLine::count_slots(std::span<const std::unique_ptr<Sequence>> running
 }
 
 bool WaitingLine::is_shared(Clock::time_point now) const {
-  return several_are_around(uses_, seconds_of(now));
+  return several_are_active(uses_, seconds_of(now));
 }
 
 // Moves an idle session out of its slot if none is free. False if there is no such session either.
-bool WaitingLine::make_room() { return pool_.free_slots() > 0 || sessions_.evict_one(); }
+bool WaitingLine::free_one_slot() { return pool_.free_slots() > 0 || sessions_.evict_one(); }
 
-std::optional<StateSlot> WaitingLine::free_slot(const Identity& caller, Clock::time_point now) {
+std::optional<StateSlot> WaitingLine::acquire_slot(const Identity& caller, Clock::time_point now) {
   TenantUse& own = use_of(caller.share());
   const SlotUse use(uses_, pool_.slots(), seconds_of(now));
   if (!use.may_have_more(own, most_slots_of(caller))) return std::nullopt;
@@ -331,7 +331,7 @@ std::optional<StateSlot> WaitingLine::free_slot(const Identity& caller, Clock::t
            has_fewer(*its, who.limits.weight);
   };
   if (std::ranges::any_of(waiting_, waits_with_less)) return std::nullopt;
-  if (!make_room()) return std::nullopt;
+  if (!free_one_slot()) return std::nullopt;
   ++own.slots;
   return pool_.acquire_unset();
 }
@@ -361,7 +361,8 @@ PrefixCache::Start WaitingLine::prefix_of(const Sequence& waiting) {
   if (request.more_prompt || request.sampling.prompt_logprobs >= 0) {
     return {.use = {.miss = PrefixMiss::kScored}};
   }
-  return prefixes_.start(request.caller, waiting.prompt.ids, request.prefix, request.prompt.places);
+  return prefixes_.start(request.caller, waiting.prompt.ids, request.prefix,
+                         request.prompt.prefix_points);
 }
 
 // What may fail comes first: until the end the request waits as it did.
@@ -370,8 +371,9 @@ void WaitingLine::start(Sequence& sequence, Clock::time_point now) {
   Session* const session = sequence.session;
   if (session != nullptr) sequence.history = session->at.history;
   if (session != nullptr && session->durable()) {
-    sequence.keeps.emplace(StateAnswer{.request_id = request.id, .digest = digest_of(request)});
-    sequence.keeps->awaited = request.durability != Durability::kNone;
+    sequence.durable_answer.emplace(
+        StateAnswer{.request_id = request.id, .digest = digest_of(request)});
+    sequence.durable_answer->wait_for_commit = request.durability != Durability::kNone;
   }
   PrefixCache::Start prefix = prefix_of(sequence);
   PromptPhase& prompt = sequence.prompt;
@@ -393,12 +395,12 @@ void WaitingLine::start(Sequence& sequence, Clock::time_point now) {
   sequence.most_tokens = sessions_.wanted().layout.most_tokens();
   sequence.position = (session ? session->at.position : 0) + prefix.use.tokens;
   sequence.started = now;
-  metrics_.add_prefix(place_of(prompt.prefix.miss), prompt.prefix.tokens, prompt.prefix.replayed,
+  metrics_.add_prefix(index_of(prompt.prefix.miss), prompt.prefix.tokens, prompt.prefix.replayed,
                       prompt.prefix.lost);
-  if (!sequence.again) metrics_.observe_queue(seconds_between(request.arrival, now));
+  if (!sequence.requeued) metrics_.observe_queue(seconds_between(request.arrival, now));
 }
 
-void WaitingLine::wait_again(const Sequence& sequence, size_t first) {
+void WaitingLine::requeue(const Sequence& sequence, size_t first) {
   Line one;
   Sequence& waiting = *one.emplace_back(std::make_unique<Sequence>());
   waiting.request = sequence.request;
@@ -409,10 +411,10 @@ void WaitingLine::wait_again(const Sequence& sequence, size_t first) {
                         request.streams.begin() + static_cast<ptrdiff_t>(first));
   waiting.prompt.ids = sequence.prompt.ids;
   waiting.prompt.tokens = static_cast<int64_t>(waiting.prompt.ids.size());
-  waiting.prompt.place = sequence.prompt.place;
-  waiting.again = true;
+  waiting.prompt.rank = sequence.prompt.rank;
+  waiting.requeued = true;
   line_up(one);
-  queue_.again();
+  queue_.count_requeued();
 }
 
 std::optional<Clock::time_point> WaitingLine::next_deadline() const {
@@ -429,7 +431,7 @@ std::optional<Clock::time_point> WaitingLine::next_deadline() const {
 }
 
 std::optional<Clock::time_point> WaitingLine::patience_ends(const Sequence& waiting) const {
-  if (most_seconds_ == 0 || waiting.again) return std::nullopt;
+  if (most_seconds_ == 0 || waiting.requeued) return std::nullopt;
   return waiting.request.arrival + to_duration(2 * most_seconds_);
 }
 

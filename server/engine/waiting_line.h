@@ -17,7 +17,7 @@
 
 namespace recurve {
 
-// What keeps new requests waiting besides those in the line.
+// What new requests wait for, in addition to those in the line.
 struct EngineLoad {
   std::span<const std::unique_ptr<Sequence>> running;
   const Pace& pace;
@@ -34,7 +34,7 @@ struct EngineLoad {
 //
 // One slot is enough for a request to leave, however many choices it has: the others take theirs
 // where its prompt ends. Those that find none stand in the line again, in the same place, and
-// absorb the prompt anew. So no request holds a slot, or keeps one free, to wait for others.
+// absorb the prompt anew. So no request holds a slot, or reserves one, to wait for others.
 //
 // A request whose first token would come too late because of others is refused at once; so is one
 // that there is no memory for, and everything else stays as it was. Belongs to the engine's thread.
@@ -60,12 +60,12 @@ class WaitingLine {
   // A slot for a further choice, whose state is to be copied into it, after an idle session has
   // left its own if it must; empty: there is none.
   // Not where the tenant has what it may have, or others wait that have less.
-  std::optional<StateSlot> free_slot(const Identity& caller, Clock::time_point now);
+  std::optional<StateSlot> acquire_slot(const Identity& caller, Clock::time_point now);
   // Which slots are in use: once before each round of the two above.
   void count_slots(std::span<const std::unique_ptr<Sequence>> running);
   void count_slot(TenantId tenant) { ++use_of(tenant).slots; }
   // The choices from `first` on, who found no slot, wait.
-  void wait_again(const Sequence& sequence, size_t first);
+  void requeue(const Sequence& sequence, size_t first);
   // Lets go of all of them, and of what has arrived and was not looked at. The queue is closed.
   void drop_all(EndReason reason, Clock::time_point now);
 
@@ -93,14 +93,14 @@ class WaitingLine {
   };
 
   void forget_uses();
-  bool look_at_session(Request& request, Session& session);
+  bool check_session(Request& request, Session& session);
   void resume_parked(const EngineLoad& load, Clock::time_point now);
   void drop_unwanted_parked(Clock::time_point now);
   void drop_parked(EndReason reason);
   bool fetch_prefix(Request& request, const Sequence& waiting);
-  void leave_parked(Parked& parked);
+  void release_parked(Parked& parked);
 
-  void carry_out(SessionCommand& command, Clock::time_point now);
+  void run_command(SessionCommand& command, Clock::time_point now);
   // has_prefix: what the prompt begins with has come from the disk, if it was there.
   void arrive(Request& request, const EngineLoad& load, Clock::time_point now,
               bool has_prefix = false);
@@ -116,7 +116,7 @@ class WaitingLine {
   std::optional<Clock::time_point> patience_ends(const Sequence& waiting) const;
   void drop(const Sequence& waiting, EndReason reason, Clock::time_point now);
   void drop_arrivals(EndReason reason);
-  bool make_room();
+  bool free_one_slot();
   PrefixCache::Start prefix_of(const Sequence& waiting);
   void start(Sequence& sequence, Clock::time_point now);
 

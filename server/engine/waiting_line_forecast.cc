@@ -14,9 +14,9 @@ std::vector<Holder> holders_of(const EngineLoad& load) {
   holders.reserve(load.running.size());
   for (const auto& sequence : load.running) {
     holders.push_back(
-        {.place = sequence->prompt.place,
+        {.rank = sequence->prompt.rank,
          .prompt = sequence->in_prompt(),
-         .tokens = sequence->prompt.left(),
+         .tokens = sequence->prompt.remaining(),
          .may_generate = sequence->request.sampling.max_tokens - sequence->decode.generated,
          .tenant = sequence->request.caller.share()});
   }
@@ -52,7 +52,7 @@ double WaitingLine::wait_of(const Waiter& waiter, const EngineLoad& load,
 }
 
 double WaitingLine::expected_seconds(const EngineLoad& load, Clock::time_point now) const {
-  return wait_of({.place = place_of(now, 0), .tokens = 1}, load, now);
+  return wait_of({.rank = rank_of(now, 0), .tokens = 1}, load, now);
 }
 
 // An ending with a message if others would keep the request waiting for longer than they may.

@@ -39,10 +39,10 @@ void repeat(const std::vector<std::shared_ptr<TokenStream>>& streams, const Arch
 }  // namespace
 
 // True if the request is done with, or waits for a disk.
-bool WaitingLine::look_at_session(Request& request, Session& session) {
+bool WaitingLine::check_session(Request& request, Session& session) {
   const auto refuse = [&](EndReason reason, std::string message) {
     request.streams.front()->finish({.reason = reason, .message = std::move(message)});
-    queue_.left(1);
+    queue_.count_removed(1);
     return true;
   };
   if (const auto unusable = sessions_.unusable(session)) {
@@ -66,7 +66,7 @@ bool WaitingLine::look_at_session(Request& request, Session& session) {
         session.at.stored, sessions_.wanted().vocab,
         [this, commit, streams = request.streams](const Archive::Loaded& loaded) {
           repeat(streams, loaded, commit);
-          queue_.left(1);
+          queue_.count_removed(1);
         });
     return true;
   }
@@ -96,13 +96,13 @@ bool WaitingLine::look_at_session(Request& request, Session& session) {
 
 // What can go on now that disks have done something.
 void WaitingLine::resume_parked(const EngineLoad& load, Clock::time_point now) {
-  for (SessionCommand& command : std::exchange(parked_commands_, {})) carry_out(command, now);
+  for (SessionCommand& command : std::exchange(parked_commands_, {})) run_command(command, now);
   for (const auto& parked : std::exchange(parked_, {})) {
     if (parked->loading) {
       parked_.push_back(parked);
       continue;
     }
-    leave_parked(*parked);
+    release_parked(*parked);
     // A state that is lost is refused as it is from now on.
     if (parked->error.empty() || parked->reason == EndReason::kStateLost) {
       arrive(parked->request, load, now, parked->has_prefix);
@@ -111,13 +111,13 @@ void WaitingLine::resume_parked(const EngineLoad& load, Clock::time_point now) {
           {.reason = parked->reason,
            .message = fmt::format("the state of session \"{}\" cannot be read: {}",
                                   parked->request.session, parked->error)});
-      queue_.left(1);
+      queue_.count_removed(1);
     }
   }
 }
 
 // It goes on, or gives up.
-void WaitingLine::leave_parked(Parked& parked) {
+void WaitingLine::release_parked(Parked& parked) {
   if (parked.session != nullptr) sessions_.set_busy(*std::exchange(parked.session, nullptr), false);
 }
 
@@ -128,11 +128,11 @@ void WaitingLine::drop_unwanted_parked(Clock::time_point now) {
     const bool late = request.deadline && *request.deadline <= now;
     const bool cancelled = request.streams.front()->signals().cancelled;
     if (!late && !cancelled) return false;
-    leave_parked(*parked);
+    release_parked(*parked);
     for (const auto& stream : request.streams) {
       stream->finish({.reason = cancelled ? EndReason::kCancelled : EndReason::kDeadline});
     }
-    queue_.left(1);
+    queue_.count_removed(1);
     return true;
   });
 }
@@ -142,9 +142,9 @@ void WaitingLine::drop_parked(EndReason reason) {
     command.done({.reason = EndReason::kDraining});
   }
   for (const auto& parked : std::exchange(parked_, {})) {
-    leave_parked(*parked);
+    release_parked(*parked);
     for (const auto& stream : parked->request.streams) stream->finish({.reason = reason});
-    queue_.left(1);
+    queue_.count_removed(1);
   }
 }
 

@@ -91,21 +91,21 @@ void PrefixCache::restore() {
 }
 
 PrefixCache::Start PrefixCache::start(const Identity& caller, std::span<const int32_t> ids,
-                                      PrefixWish wish, const PrefixPlaces& places) {
+                                      PrefixMode mode, const PrefixPoints& places) {
   Start start;
-  if (limits_.bytes == 0 || wish == PrefixWish::kOff) return start;
+  if (limits_.bytes == 0 || mode == PrefixMode::kOff) return start;
   PrefixUse& use = start.use;
   if (ids.size() <= static_cast<size_t>(chunk_)) {
     use.miss = PrefixMiss::kShort;
     return start;
   }
   PrefixIndex::Found found =
-      index_.look(owner_of(caller), ids, wish == PrefixWish::kUseAndKeep, places);
+      index_.look(owner_of(caller), ids, mode == PrefixMode::kUseAndStore, places);
   use.tokens = found.tokens;
   use.lost = found.lost;
   use.replayed = found.seen - found.tokens - found.lost;
   use.miss = found.image != nullptr ? PrefixMiss::kNone
-             : found.seen > 0       ? PrefixMiss::kNotKept
+             : found.seen > 0       ? PrefixMiss::kNotStored
                                     : PrefixMiss::kNew;
   start.image = std::move(found.image);
   start.points = std::move(found.points);
@@ -139,8 +139,8 @@ std::vector<PrefixHash> PrefixCache::hashes_of(std::span<const int32_t> ids) con
   return stored_.hashes_of(ids.first(ids.size() - 1));  // a prompt has something left to absorb
 }
 
-void PrefixCache::keep(const Identity& caller, std::span<const int32_t> ids,
-                       const StateSlot& slot) {
+void PrefixCache::store(const Identity& caller, std::span<const int32_t> ids,
+                        const StateSlot& slot) {
   const PrefixIndex::Owner owner = owner_of(caller);
   write_next();  // first: what has to make room would be gone
   try {
@@ -153,9 +153,9 @@ void PrefixCache::keep(const Identity& caller, std::span<const int32_t> ids,
   }
 }
 
-bool PrefixCache::fetch(const Identity& caller, std::span<const int32_t> ids, PrefixWish wish,
+bool PrefixCache::fetch(const Identity& caller, std::span<const int32_t> ids, PrefixMode mode,
                         std::function<void()> done) {
-  if (archive_ == nullptr || limits_.bytes == 0 || wish == PrefixWish::kOff) return false;
+  if (archive_ == nullptr || limits_.bytes == 0 || mode == PrefixMode::kOff) return false;
   const PrefixIndex::Owner owner = owner_of(caller);
   StoredPrefixes::Found found = stored_.longest(name_of(caller), hashes_of(ids));
   const auto bytes = static_cast<int64_t>(pool_.layout().bytes());

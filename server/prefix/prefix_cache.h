@@ -61,16 +61,16 @@ class PrefixCache {
     std::vector<int64_t> points = {};  // tokens after which keep() is to be called
   };
   // A prompt begins in a state that has absorbed nothing.
-  Start start(const Identity& caller, std::span<const int32_t> ids, PrefixWish wish,
-              const PrefixPlaces& places = {});
+  Start start(const Identity& caller, std::span<const int32_t> ids, PrefixMode mode,
+              const PrefixPoints& places = {});
   // The slot has absorbed these ids, from nothing; steps on the pool's stream included that have
   // been launched. Where there is no memory for it, nothing is kept.
-  void keep(const Identity& caller, std::span<const int32_t> ids, const StateSlot& slot);
+  void store(const Identity& caller, std::span<const int32_t> ids, const StateSlot& slot);
 
   // Sends for what is on the disk alone of a prompt, where that is quicker than to absorb it:
   // done() is called once start() would find it, or it cannot be had. False: there is nothing to
   // wait for.
-  bool fetch(const Identity& caller, std::span<const int32_t> ids, PrefixWish wish,
+  bool fetch(const Identity& caller, std::span<const int32_t> ids, PrefixMode mode,
              std::function<void()> done);
   // Has at most so many bytes of states on the disk from now on, and writes what is to be written
   // next. To be called between steps, before what the room is for is written.

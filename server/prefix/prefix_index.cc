@@ -52,7 +52,7 @@ size_t PrefixIndex::last_place(std::span<const int32_t> ids) const {
 }
 
 PrefixIndex::Found PrefixIndex::look(Owner owner, std::span<const int32_t> ids, bool keeps,
-                                     const PrefixPlaces& places) {
+                                     const PrefixPoints& places) {
   const size_t end = last_place(ids);
   const Path known = path_of(owner, ids.first(end), false);
   Found found{.seen = known.empty() ? 0 : known.back()->tokens};
@@ -77,7 +77,7 @@ PrefixIndex::Found PrefixIndex::look(Owner owner, std::span<const int32_t> ids, 
 // messages say; all of them far enough from the one before. Where the client says it is kept
 // anyway.
 std::vector<int64_t> PrefixIndex::points_of(int64_t from, int64_t seen, int64_t end,
-                                            const PrefixPlaces& places) const {
+                                            const PrefixPoints& places) const {
   const auto floor = [&](int64_t at) {
     return std::min(at / options_.chunk * options_.chunk, end);
   };

@@ -58,7 +58,7 @@ class PrefixIndex {
     return look(owner, ids, keeps, {});
   }
   // The same, and where else its states should be kept.
-  Found look(Owner owner, std::span<const int32_t> ids, bool keeps, const PrefixPlaces& places);
+  Found look(Owner owner, std::span<const int32_t> ids, bool keeps, const PrefixPoints& places);
 
   // Whether a state of these ids is wanted, which are whole chunks; if so, there is room for it.
   bool make_room(Owner owner, std::span<const int32_t> ids);
@@ -134,7 +134,7 @@ class PrefixIndex {
   Path path_of(Owner owner, std::span<const int32_t> ids, bool extends);
   void touch(const Path& path);
   std::vector<int64_t> points_of(int64_t from, int64_t seen, int64_t end,
-                                 const PrefixPlaces& places) const;
+                                 const PrefixPoints& places) const;
   int64_t gain_of(const Node& node) const;
   double worth_of(const Node& node) const;
   double value_of(const Node& node) const;

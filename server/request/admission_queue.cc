@@ -58,12 +58,12 @@ bool AdmissionQueue::done() const {
   return closed_ && arrivals_.requests.empty() && arrivals_.commands.empty();
 }
 
-void AdmissionQueue::left(int requests) {
+void AdmissionQueue::count_removed(int requests) {
   std::lock_guard lock(mutex_);
   waiting_ -= requests;
 }
 
-void AdmissionQueue::again() {
+void AdmissionQueue::count_requeued() {
   std::lock_guard lock(mutex_);
   ++waiting_;
 }

@@ -10,7 +10,7 @@
 namespace recurve {
 
 // The one way from a frontend to the engine. Bounded: requests that wait for a slot count until
-// the engine says left(). Any thread may push; the engine's thread alone takes and waits.
+// the engine calls count_removed(). Any thread may push; the engine's thread alone takes and waits.
 class AdmissionQueue {
  public:
   enum class Admission { kAccepted, kFull, kClosed };
@@ -31,9 +31,9 @@ class AdmissionQueue {
     std::vector<SessionCommand> commands;
   };
   Arrivals take();
-  bool done() const;        // closed, and all that came in before has been taken
-  void left(int requests);  // that many no longer wait: admitted, refused or given up
-  void again();             // one that had left waits again, for the rest of its choices
+  bool done() const;                 // closed, and all that came in before has been taken
+  void count_removed(int requests);  // that many no longer wait: admitted, refused or given up
+  void count_requeued();             // one that had left waits again, for the rest of its choices
   // Sleeps until something arrives, wake() or close() is called, or `until` has come. Returns at
   // once if any of it happened since the last take().
   void wait(std::optional<Clock::time_point> until);

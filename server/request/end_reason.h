@@ -66,7 +66,7 @@ enum class EndReason {
   kManyWaiting,    // too many wait for a thread, or for the engine
   kOverloaded,     // the first token would come too late
   kNoMemory,       // the system gives no memory
-  kNotKept,        // the answer could not be written to the disk, and is taken back
+  kNotStored,      // the answer could not be written to the disk, and is taken back
   kLoading,
   kClosed,      // the server drains, and takes no request
   kDraining,    // the server goes down before the answer is complete
@@ -146,7 +146,7 @@ constexpr auto end_rows() {
        "it would wait for too long: try again later"},
       {R::kNoMemory, C::kResourceExhausted, 429, Retry::kLater, "no_memory",
        "the system gives no memory for the request: try again later"},
-      {R::kNotKept, C::kResourceExhausted, 429, Retry::kLater, "not_kept",
+      {R::kNotStored, C::kResourceExhausted, 429, Retry::kLater, "not_kept",
        "the answer could not be kept, and is taken back", "error"},
       {R::kLoading, C::kUnavailable, 503, Retry::kUnsaid, "loading",
        "the server is loading its model: try again soon"},

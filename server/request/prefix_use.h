@@ -6,16 +6,16 @@ namespace recurve {
 
 // Where states of a prompt should be kept in addition to its end and to where it parts from others:
 // so many tokens from its first one on, in any order.
-struct PrefixPlaces {
+struct PrefixPoints {
   std::vector<int64_t> likely = {};  // other prompts part there, as likely as not
   std::vector<int64_t> named = {};   // the client wants one there
 };
 
 // What a request wants of the states that other prompts have left.
-enum class PrefixWish {
-  kOff,         // neither
-  kUse,         // to begin with one
-  kUseAndKeep,  // and to leave some
+enum class PrefixMode {
+  kOff,          // neither
+  kUse,          // to begin with one
+  kUseAndStore,  // and to leave some
 };
 
 // Why a prompt began with no such state.
@@ -23,15 +23,15 @@ enum class PrefixMiss {
   kNone,       // it began with one
   kOff,        // the request did not want it, or the server keeps none
   kContinues,  // it goes on from a session that has absorbed something
-  kScored,   // the log-probabilities of all its tokens are wanted, or it is sent while it is scored
-  kShort,    // it is no longer than a chunk
-  kNew,      // no prompt has begun as it does
-  kNotKept,  // one has, and its state was not kept, or had to make room for others
+  kScored,  // the log-probabilities of all its tokens are wanted, or it is sent while it is scored
+  kShort,   // it is no longer than a chunk
+  kNew,     // no prompt has begun as it does
+  kNotStored,  // one has, and its state was not kept, or had to make room for others
   kOnDisk,  // its state is on the disk, perhaps of a server before, and could not be had from there
 };
 
 // What metrics and answers call it.
-inline constexpr int place_of(PrefixMiss miss) { return static_cast<int>(miss); }
+inline constexpr int index_of(PrefixMiss miss) { return static_cast<int>(miss); }
 
 // What a prompt was spared.
 struct PrefixUse {

@@ -24,7 +24,7 @@ inline constexpr std::chrono::seconds kPriorityStep{10};
 inline constexpr int kMaxPriority = 10;
 
 // Where a request stands among others: who has the smaller one goes first.
-inline int64_t place_of(Clock::time_point arrival, int priority) {
+inline int64_t rank_of(Clock::time_point arrival, int priority) {
   return (arrival - priority * kPriorityStep).time_since_epoch().count();
 }
 
@@ -38,7 +38,7 @@ struct PromptReading {
   std::vector<int32_t> replaces_pending = {};
   // Why it cannot be absorbed there, in a sentence; empty: it can.
   std::string refusal = {};
-  PrefixPlaces places = {};  // where its states should be kept, if it begins a text
+  PrefixPoints prefix_points = {};  // where its states should be kept, if it begins a text
 };
 
 // What a client asked for, validated and tokenised. Plain data; moved, never shared.
@@ -59,7 +59,7 @@ struct Request {
   std::string session = {};  // of the caller's tenant; empty: none. Not with several choices.
   // The session must have this epoch; absent: any.
   std::optional<uint64_t> expected_epoch = {};
-  PrefixWish prefix = PrefixWish::kUseAndKeep;
+  PrefixMode prefix = PrefixMode::kUseAndStore;
   // What the session must be; kNone: the answer ends without waiting for the disk that it is
   // written to. Absent: as the session is.
   std::optional<Durability> durability = {};
@@ -71,7 +71,7 @@ struct Request {
   std::optional<Clock::time_point> deadline = {};
   // A stream that has been full for so long is ended: its slot is wanted.
   Clock::duration read_patience = std::chrono::seconds(60);
-  int priority = 0;  // [-kMaxPriority, kMaxPriority], see place_of
+  int priority = 0;  // [-kMaxPriority, kMaxPriority], see rank_of
   Clock::time_point arrival = Clock::now();
   std::vector<std::shared_ptr<TokenStream>> streams = {};  // one a choice; at least one
 };

@@ -15,8 +15,8 @@ namespace recurve {
 
 // The name of a session that a frontend keeps for itself: names that clients choose cannot begin
 // so, and it is in no list.
-inline constexpr char kKept = '~';
-inline std::string kept_name(const std::string& name) { return kKept + name; }
+inline constexpr char kReserved = '~';
+inline std::string reserved_name(const std::string& name) { return kReserved + name; }
 
 // Where a session's state is.
 enum class Tier { kEmpty, kSlot, kHost, kDisk };

@@ -89,9 +89,9 @@ ToolUse to_tool_use(v1::ToolUse&& use) {
 }
 
 // Unknown values are the default.
-PrefixWish to_wish(v1::PrefixMode mode) {
-  if (mode == v1::PREFIX_MODE_OFF) return PrefixWish::kOff;
-  return mode == v1::PREFIX_MODE_USE ? PrefixWish::kUse : PrefixWish::kUseAndKeep;
+PrefixMode to_prefix_mode(v1::PrefixMode mode) {
+  if (mode == v1::PREFIX_MODE_OFF) return PrefixMode::kOff;
+  return mode == v1::PREFIX_MODE_USE ? PrefixMode::kUse : PrefixMode::kUseAndStore;
 }
 
 ScoreOptions to_options(const v1::ScoreOptions& options) {
@@ -123,7 +123,7 @@ TextRequest to_request(v1::GenerateRequest&& message) {
                       .choices = message.has_n() ? message.n() : 1,
                       .session = message.session(),
                       .priority = message.priority(),
-                      .prefix = to_wish(message.prefix()),
+                      .prefix = to_prefix_mode(message.prefix()),
                       .prefix_points = to_vector<int64_t>(message.prefix_points()),
                       .durability = durability_of(message)};
   if (message.has_text()) {

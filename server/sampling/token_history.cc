@@ -19,7 +19,7 @@ void TokenHistory::add_prompt(std::span<const int32_t> ids) {
 void TokenHistory::add_generated(int32_t id) {
   CHECK(id >= 0);
   if (table_.size() < 2 * (generated_.size() + 1)) grow();
-  int32_t& at = table_[place(id)];
+  int32_t& at = table_[index_of(id)];
   if (at < 0) {
     generated_.push_back({id, 0});
     at = static_cast<int32_t>(generated_.size()) - 1;
@@ -39,7 +39,7 @@ size_t TokenHistory::bytes() const {
          table_.capacity() * sizeof(int32_t);
 }
 
-uint32_t TokenHistory::place(int32_t id) const {
+uint32_t TokenHistory::index_of(int32_t id) const {
   // Fibonacci hashing: the product's high bits.
   const int bits = std::countr_zero(table_.size());
   const uint32_t mask = static_cast<uint32_t>(table_.size() - 1);
@@ -52,7 +52,7 @@ uint32_t TokenHistory::place(int32_t id) const {
 void TokenHistory::grow() {
   table_.assign(std::max<size_t>(16, 2 * table_.size()), -1);
   for (size_t i = 0; i < generated_.size(); ++i) {
-    table_[place(generated_[i].id)] = static_cast<int32_t>(i);
+    table_[index_of(generated_[i].id)] = static_cast<int32_t>(i);
   }
 }
 

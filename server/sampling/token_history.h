@@ -57,7 +57,7 @@ class TokenHistory {
 
  private:
   // Where `id` is, or the empty place it would take. The table must not be empty.
-  uint32_t place(int32_t id) const;
+  uint32_t index_of(int32_t id) const;
   void grow();
 
   std::vector<uint64_t> prompt_;  // bit `id`: it has been seen

@@ -34,9 +34,9 @@ Ahead ahead_of_all(const Situation& s) {
 // than some of that, twice what is shorter still, as it has every second turn.
 class Before {
  public:
-  Before(int64_t place, int64_t tokens) : place_(place), tokens_(tokens) {}
-  void add(int64_t place, int64_t tokens, int slots) {
-    if (place < place_) first_.add(tokens, slots);
+  Before(int64_t rank, int64_t tokens) : rank_(rank), tokens_(tokens) {}
+  void add(int64_t rank, int64_t tokens, int slots) {
+    if (rank < rank_) first_.add(tokens, slots);
     if (tokens < tokens_) shorter_.add(tokens, slots);
     passes_ |= is_far_shorter(tokens_, tokens);
   }
@@ -57,7 +57,7 @@ class Before {
       slots += more_slots;
     }
   };
-  const int64_t place_, tokens_;
+  const int64_t rank_, tokens_;
   Sum first_, shorter_;
   bool passes_ = false;
 };
@@ -113,17 +113,17 @@ size_t next_in_turn(std::span<const Waiter> line, bool turn_of_shortest) {
 
 double expected_wait(const Waiter& waiter, const Situation& s) {
   Ahead ahead = ahead_of_all(s);
-  Before in_line(waiter.place, waiter.tokens), prompts = in_line;
+  Before in_line(waiter.rank, waiter.tokens), prompts = in_line;
   int held = 0;
   for (const Holder& holder : s.holders) {
     if (holder.tenant == waiter.tenant) ++held;
     if (!holder.prompt || !same_group(holder.tenant, waiter.tenant)) continue;
-    prompts.add(holder.place, holder.tokens, 0);
+    prompts.add(holder.rank, holder.tokens, 0);
   }
   for (const Waiter& other : s.line) {
     if (other.tenant != waiter.tenant) continue;
-    in_line.add(other.place, other.tokens, other.slots);
-    prompts.add(other.place, other.tokens, 0);
+    in_line.add(other.rank, other.tokens, other.slots);
+    prompts.add(other.rank, other.tokens, 0);
   }
   const int64_t own_tokens = prompts.tokens();
   int64_t tokens = own_tokens;
@@ -135,8 +135,8 @@ double expected_wait(const Waiter& waiter, const Situation& s) {
   ahead.prompt_tokens = static_cast<double>(tokens);
   const int in_use = static_cast<int>(ahead.releases.size());
   const bool has_others = held > 0 || in_line.slots() > 0;
-  const int kept = has_others ? slots_for_new_tenants(waiter.tenant, s.slots) : 0;
-  ahead.slots_missing = slots + (waiter.has_slot ? 0 : 1) + in_use - (s.slots - kept);
+  const int reserved = has_others ? slots_for_new_tenants(waiter.tenant, s.slots) : 0;
+  ahead.slots_missing = slots + (waiter.has_slot ? 0 : 1) + in_use - (s.slots - reserved);
   return expected_wait(std::move(ahead));
 }
 

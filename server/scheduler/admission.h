@@ -14,7 +14,7 @@ namespace recurve {
 
 // A request that waits for its slots.
 struct Waiter {
-  int64_t place = 0;                     // who has the smaller one goes first, but for turns
+  int64_t rank = 0;                      // who has the smaller one goes first, but for turns
   int64_t tokens = 0;                    // to be absorbed before its first token
   int slots = 1;                         // that its choices will take
   bool has_slot = false;                 // its session is in one
@@ -25,7 +25,7 @@ struct Waiter {
 
 // A sequence that has its slot.
 struct Holder {
-  int64_t place = 0;         // of its prompt
+  int64_t rank = 0;          // of its prompt
   bool prompt = false;       // it absorbs its prompt; otherwise it decodes
   int64_t tokens = 0;        // of the prompt, still to be absorbed
   int64_t may_generate = 0;  // tokens, at most

@@ -26,7 +26,7 @@ constexpr double kSharedPart = 1.0 / 3;
 // takes as long as the base.
 void Pace::observe(const StepShape& step, double seconds) {
   if (step.decodes == 0 && step.prompt_rows == 0) return;
-  if (step.apart) seconds += base_;
+  if (step.prompts_only) seconds += base_;
   if (step.prompt_rows == 0) least_ = least_ == 0 ? seconds : std::min(least_, seconds);
   const auto rows = static_cast<double>(step.prompt_rows);
   if (!begun_) {

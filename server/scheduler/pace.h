@@ -4,9 +4,9 @@ namespace recurve {
 
 // What a step was made of.
 struct StepShape {
-  int decodes = 0;      // sequences that brought their next token
-  int prompt_rows = 0;  // tokens of prompts
-  bool apart = false;   // while it was done others' next tokens waited: it has no decodes
+  int decodes = 0;            // sequences that brought their next token
+  int prompt_rows = 0;        // tokens of prompts
+  bool prompts_only = false;  // while it was done others' next tokens waited: it has no decodes
 };
 
 // How fast this machine computes, learnt from the steps it has done: a step takes

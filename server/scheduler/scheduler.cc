@@ -9,41 +9,41 @@ namespace {
 // The step while it is being laid out.
 struct Draft {
   const StepBounds& bounds;
-  std::span<const Pending> pending;
+  std::span<const StepCandidate> candidates;
   std::vector<int> rows;
-  int rows_left, logits_left;
+  int remaining_rows, remaining_logits;
   std::vector<Served> served;  // of all tenants that have prompts
 
-  int left(size_t i) const { return pending[i].tokens - rows[i]; }
-  int piece(size_t i) const { return std::min(left(i), bounds.chunk); }
+  int remaining(size_t i) const { return candidates[i].tokens - rows[i]; }
+  int piece(size_t i) const { return std::min(remaining(i), bounds.chunk); }
   int logits(size_t i) const {
-    if (pending[i].scored) return piece(i);
-    return left(i) == piece(i) ? 1 : 0;
+    if (candidates[i].scored) return piece(i);
+    return remaining(i) == piece(i) ? 1 : 0;
   }
   bool wants(size_t i) const {
-    return pending[i].prompt && left(i) > 0 && rows[i] < pending[i].most;
+    return candidates[i].prompt && remaining(i) > 0 && rows[i] < candidates[i].most;
   }
   bool fits(size_t i) const {
-    return wants(i) && piece(i) <= rows_left && logits(i) <= logits_left;
+    return wants(i) && piece(i) <= remaining_rows && logits(i) <= remaining_logits;
   }
   Served& served_at(size_t i) {
-    return *std::ranges::find(served, pending[i].tenant, &Served::tenant);
+    return *std::ranges::find(served, candidates[i].tenant, &Served::tenant);
   }
   void give_chunk(size_t i) {
     const int piece = this->piece(i);
-    logits_left -= logits(i);
-    rows_left -= piece;
+    remaining_logits -= logits(i);
+    remaining_rows -= piece;
     rows[i] += piece;
-    served_at(i).rows += piece / pending[i].weight;
+    served_at(i).rows += piece / candidates[i].weight;
   }
 };
 
 bool came_first(const Draft& plan, size_t a, size_t b) {
-  return plan.pending[a].place < plan.pending[b].place;
+  return plan.candidates[a].rank < plan.candidates[b].rank;
 }
 
 bool is_shorter(const Draft& plan, size_t a, size_t b) {
-  if (plan.left(a) != plan.left(b)) return plan.left(a) < plan.left(b);
+  if (plan.remaining(a) != plan.remaining(b)) return plan.remaining(a) < plan.remaining(b);
   return came_first(plan, a, b);
 }
 
@@ -51,10 +51,10 @@ bool is_shorter(const Draft& plan, size_t a, size_t b) {
 // sequences if there is none.
 template <typename May>
 size_t pick(const Draft& plan, bool shortest, const May& may) {
-  size_t best = plan.pending.size();
-  for (size_t i = 0; i < plan.pending.size(); ++i) {
+  size_t best = plan.candidates.size();
+  for (size_t i = 0; i < plan.candidates.size(); ++i) {
     if (!may(i)) continue;
-    const bool better = best == plan.pending.size() ||
+    const bool better = best == plan.candidates.size() ||
                         (shortest ? is_shorter(plan, i, best) : came_first(plan, i, best));
     if (better) best = i;
   }
@@ -67,13 +67,13 @@ const Served* served_of(std::span<const Served> served, TenantId tenant) {
 }
 
 // Those that have prompts; who comes anew begins with the least that one of the others has.
-std::vector<Served> who_has_prompts(std::span<const Pending> pending,
+std::vector<Served> who_has_prompts(std::span<const StepCandidate> candidates,
                                     std::span<const Served> before) {
   std::vector<Served> served;
   for (const bool anew : {false, true}) {
     const auto least = std::ranges::min_element(served, {}, &Served::rows);
     const double begins = least == served.end() ? 0 : least->rows;
-    for (const Pending& one : pending) {
+    for (const StepCandidate& one : candidates) {
       if (!one.prompt || one.tokens == 0 || served_of(served, one.tenant) != nullptr) continue;
       const Served* known = served_of(before, one.tenant);
       if (known != nullptr) served.push_back(*known);
@@ -86,13 +86,13 @@ std::vector<Served> who_has_prompts(std::span<const Pending> pending,
 // Null if no tenant has a prompt left.
 const Served* tenant_in_turn(const Draft& plan) {
   const auto wants = [&](TenantId tenant) {
-    for (size_t i = 0; i < plan.pending.size(); ++i) {
-      if (plan.pending[i].tenant == tenant && plan.wants(i)) return true;
+    for (size_t i = 0; i < plan.candidates.size(); ++i) {
+      if (plan.candidates[i].tenant == tenant && plan.wants(i)) return true;
     }
     return false;
   };
   const auto sequences = [&](const Served* one) {
-    return std::ranges::count(plan.pending, one->tenant, &Pending::tenant);
+    return std::ranges::count(plan.candidates, one->tenant, &StepCandidate::tenant);
   };
   const Served* best = nullptr;
   for (const Served& one : plan.served) {
@@ -107,48 +107,48 @@ const Served* tenant_in_turn(const Draft& plan) {
 // The tenant's one that came first; by turns the shortest, if that is far shorter.
 size_t whose_turn(const Draft& plan) {
   const Served* served = tenant_in_turn(plan);
-  if (served == nullptr) return plan.pending.size();
+  if (served == nullptr) return plan.candidates.size();
   const auto wants = [&](size_t i) {
-    return plan.wants(i) && plan.pending[i].tenant == served->tenant;
+    return plan.wants(i) && plan.candidates[i].tenant == served->tenant;
   };
   const size_t first = pick(plan, false, wants);
   if (served->chunks % 2 == 0) return first;
   const size_t shortest = pick(plan, true, wants);
-  return is_far_shorter(plan.left(shortest), plan.left(first)) ? shortest : first;
+  return is_far_shorter(plan.remaining(shortest), plan.remaining(first)) ? shortest : first;
 }
 
-bool is_decode(const Pending& one) { return !one.prompt && one.tokens > 0; }
+bool is_decode(const StepCandidate& one) { return !one.prompt && one.tokens > 0; }
 
 // Who takes part in the step.
 enum class Part { kAll, kDecodes, kPrompts };
 
-Part part_of(const Draft& plan, size_t owner, int steps_apart) {
-  if (owner == plan.pending.size() || std::ranges::none_of(plan.pending, is_decode)) {
+Part part_of(const Draft& plan, size_t owner, int prompt_only_steps) {
+  if (owner == plan.candidates.size() || std::ranges::none_of(plan.candidates, is_decode)) {
     return Part::kAll;
   }
-  const bool has_decodes = std::ranges::any_of(plan.pending, [&](const Pending& one) {
-    return !one.prompt && one.tenant == plan.pending[owner].tenant;
+  const bool has_decodes = std::ranges::any_of(plan.candidates, [&](const StepCandidate& one) {
+    return !one.prompt && one.tenant == plan.candidates[owner].tenant;
   });
-  const bool is_newcomer = plan.bounds.separate_new_tenants && !has_decodes;
-  if (!is_newcomer && plan.piece(owner) <= plan.bounds.max_prompt_rows_with_decodes)
+  const bool is_new_tenant = plan.bounds.separate_new_tenants && !has_decodes;
+  if (!is_new_tenant && plan.piece(owner) <= plan.bounds.max_prompt_rows_with_decodes)
     return Part::kAll;
-  if (steps_apart == 0) return Part::kPrompts;
-  return steps_apart > 1 || has_decodes ? Part::kDecodes : Part::kPrompts;
+  if (prompt_only_steps == 0) return Part::kPrompts;
+  return prompt_only_steps > 1 || has_decodes ? Part::kDecodes : Part::kPrompts;
 }
 
 void add_decodes(Draft& plan) {
-  for (size_t i = 0; i < plan.pending.size(); ++i) {
-    if (!is_decode(plan.pending[i])) continue;
+  for (size_t i = 0; i < plan.candidates.size(); ++i) {
+    if (!is_decode(plan.candidates[i])) continue;
     plan.rows[i] = 1;
-    --plan.rows_left;
-    --plan.logits_left;
+    --plan.remaining_rows;
+    --plan.remaining_logits;
   }
 }
 
 // Chunk by chunk to whose turn it is, as long as that fits; then what is left to whom it fits.
 // Whose chunk did not fit has the first turn of the next step.
 void share_among_prompts(Draft& plan) {
-  const size_t none = plan.pending.size();
+  const size_t none = plan.candidates.size();
   while (true) {
     const size_t owner = whose_turn(plan);
     if (owner == none || !plan.fits(owner)) break;
@@ -164,22 +164,22 @@ void share_among_prompts(Draft& plan) {
 
 }  // namespace
 
-StepPlan plan_step(const StepBounds& bounds, std::span<const Pending> pending,
+StepPlan plan_step(const StepBounds& bounds, std::span<const StepCandidate> candidates,
                    const Turns& before) {
-  Draft plan{bounds,      pending,       std::vector<int>(pending.size(), 0),
-             bounds.rows, bounds.logits, who_has_prompts(pending, before.served)};
+  Draft plan{bounds,      candidates,    std::vector<int>(candidates.size(), 0),
+             bounds.rows, bounds.logits, who_has_prompts(candidates, before.served)};
   const size_t owner = whose_turn(plan);
-  const Part part = part_of(plan, owner, before.steps_apart);
+  const Part part = part_of(plan, owner, before.prompt_only_steps);
   if (part != Part::kPrompts) add_decodes(plan);
   if (part != Part::kDecodes) {
     // A step always has room for a chunk, however little prompts may take of it.
-    const int first = owner == pending.size() ? 0 : plan.piece(owner);
+    const int first = owner == candidates.size() ? 0 : plan.piece(owner);
     const int most = part == Part::kPrompts ? 0 : bounds.prompt_rows;
-    plan.rows_left = std::min(plan.rows_left, std::max(most, first));
+    plan.remaining_rows = std::min(plan.remaining_rows, std::max(most, first));
     share_among_prompts(plan);
   }
-  const int apart = part == Part::kPrompts ? before.steps_apart + 1 : 0;
-  return {.rows = std::move(plan.rows), .turns = {std::move(plan.served), apart}};
+  const int prompt_only_steps = part == Part::kPrompts ? before.prompt_only_steps + 1 : 0;
+  return {.rows = std::move(plan.rows), .turns = {std::move(plan.served), prompt_only_steps}};
 }
 
 }  // namespace recurve

@@ -22,12 +22,12 @@ struct StepBounds {
 };
 
 // What one running sequence has ready.
-struct Pending {
+struct StepCandidate {
   int tokens;   // not yet absorbed; 0: it waits for something and takes no part
   bool prompt;  // the tokens are (the rest of) a prompt; otherwise one decode
   bool scored;  // every row of the prompt wants its logits, not only the last
   // Who came first has the smaller one, wherever it stands; of prompts only.
-  int64_t place = 0;
+  int64_t rank = 0;
   // Of these tokens, what this step may take: whole chunks. Its state is wanted as it is then.
   int most = INT32_MAX;
   TenantId tenant = 0;  // whose it is: Identity::group()
@@ -48,7 +48,7 @@ struct Served {
 // What the steps so far mean for the next one.
 struct Turns {
   std::vector<Served> served = {};  // those who have prompts
-  int steps_apart = 0;              // the last ones, in which decodes waited for prompts
+  int prompt_only_steps = 0;        // the last ones, in which decodes waited for prompts
 };
 
 // What the next step is made of.
@@ -80,6 +80,7 @@ struct StepPlan {
 // one with fewer sequences goes first: a light tenant hardly waits for a heavy one.
 //
 // Pure: no clock, no device, no locks.
-StepPlan plan_step(const StepBounds& bounds, std::span<const Pending> pending, const Turns& before);
+StepPlan plan_step(const StepBounds& bounds, std::span<const StepCandidate> candidates,
+                   const Turns& before);
 
 }  // namespace recurve

@@ -7,9 +7,9 @@
 namespace recurve {
 namespace {
 
-constexpr int kLeastToKeepOne = 4;  // slots; of fewer one is too large a part
+constexpr int kLeastToReserveOne = 4;  // slots; of fewer one is too large a part
 // Slots that are kept for connections without one: a part of all, and so many at most.
-constexpr int kPartKept = 8, kMostKept = 4;
+constexpr int kReservedPart = 8, kMostReserved = 4;
 
 template <typename Counts>
 bool several_groups(std::span<const TenantUse> uses, const Counts& counts) {
@@ -25,7 +25,7 @@ bool several_groups(std::span<const TenantUse> uses, const Counts& counts) {
 
 bool several_are_known(std::span<const TenantUse> uses, double now) {
   return several_groups(
-      uses, [&](const TenantUse& use) { return use.slots > 0 || now - use.asked < kKnown; });
+      uses, [&](const TenantUse& use) { return use.slots > 0 || now - use.asked < kKnownSeconds; });
 }
 
 int most_slots(const Identity& who, int slots) {
@@ -33,24 +33,24 @@ int most_slots(const Identity& who, int slots) {
   return std::max(1, std::min({who.limits.slots, share, slots}));
 }
 
-bool is_around(const TenantUse& use, double now) {
-  return use.slots > 0 || now - use.asked < kAround;
+bool is_active(const TenantUse& use, double now) {
+  return use.slots > 0 || now - use.asked < kActiveSeconds;
 }
 
-bool several_are_around(std::span<const TenantUse> uses, double now) {
-  return several_groups(uses, [&](const TenantUse& use) { return is_around(use, now); });
+bool several_are_active(std::span<const TenantUse> uses, double now) {
+  return several_groups(uses, [&](const TenantUse& use) { return is_active(use, now); });
 }
 
 int slots_for_new_tenants(TenantId tenant, int slots) {
-  const bool some = is_visitor(tenant) && slots >= kLeastToKeepOne;
-  return some ? std::clamp(slots / kPartKept, 1, kMostKept) : 0;
+  const bool some = is_visitor(tenant) && slots >= kLeastToReserveOne;
+  return some ? std::clamp(slots / kReservedPart, 1, kMostReserved) : 0;
 }
 
 SlotUse::SlotUse(std::span<const TenantUse> uses, int slots, double now)
     : uses_(uses), slots_(slots), several_known_(several_are_known(uses, now)) {
   for (const TenantUse& use : uses) {
     in_use_ += use.slots;
-    awaited_ |= use.slots == 0 && is_around(use, now);
+    awaited_ |= use.slots == 0 && is_active(use, now);
     if (use.slots == 0) continue;
     const TenantId group = group_of(use.tenant);
     const auto at = std::ranges::lower_bound(groups_, group, {}, &std::pair<TenantId, int>::first);
@@ -73,8 +73,8 @@ int SlotUse::of_group(TenantId tenant) const {
   return at != groups_.end() && at->first == group ? at->second : 0;
 }
 
-int SlotUse::kept_from(const TenantUse& use) const {
-  if (slots_ < kLeastToKeepOne || use.slots == 0) return 0;
+int SlotUse::reserved_from(const TenantUse& use) const {
+  if (slots_ < kLeastToReserveOne || use.slots == 0) return 0;
   return is_visitor(use.tenant) ? slots_for_new_tenants(use.tenant, slots_) : awaited_ ? 1 : 0;
 }
 
@@ -84,8 +84,8 @@ bool SlotUse::may_have_more(const TenantUse& use, int most) const {
   const TenantId group = group_of(use.tenant);
   const bool one_of_several = is_visitor(group) && group != kThisMachine && several_known_;
   if (one_of_several && of_group(use.tenant) >= most_of_group) return false;
-  const int kept = kept_from(use);
-  return kept == 0 || in_use_ < slots_ - kept;
+  const int reserved = reserved_from(use);
+  return reserved == 0 || in_use_ < slots_ - reserved;
 }
 
 SlotUse::Rank SlotUse::rank(const TenantUse& use, double weight) const {

@@ -22,14 +22,14 @@ struct TenantUse {
 };
 
 // A tenant is around while it has slots, and for so many seconds after it has asked for one.
-inline constexpr double kAround = 10;
-bool is_around(const TenantUse& use, double now);
+inline constexpr double kActiveSeconds = 10;
+bool is_active(const TenantUse& use, double now);
 // Of several groups.
-bool several_are_around(std::span<const TenantUse> uses, double now);
+bool several_are_active(std::span<const TenantUse> uses, double now);
 
 // Tenants with keys are known before they ask. An address is known for so many seconds after it has
 // asked: an answer of minutes that begins while no other runs delays none.
-inline constexpr double kKnown = 600;
+inline constexpr double kKnownSeconds = 600;
 bool several_are_known(std::span<const TenantUse> uses, double now);
 
 // How many of the slots a tenant may have at once, by its limits.
@@ -62,7 +62,7 @@ class SlotUse {
 
  private:
   int of_group(TenantId tenant) const;
-  int kept_from(const TenantUse& use) const;
+  int reserved_from(const TenantUse& use) const;
 
   const std::span<const TenantUse> uses_;
   const int slots_;

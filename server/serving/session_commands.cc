@@ -20,7 +20,7 @@ Refused check_page_size(int limit) {
 
 // The name of the command in the audit log; empty: it is not logged.
 std::string_view audit_event(const SessionCommand& command) {
-  if (command.name.starts_with(kKept)) return {};
+  if (command.name.starts_with(kReserved)) return {};
   switch (command.kind) {
     case Kind::kOpen:
       return "session_open";

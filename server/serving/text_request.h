@@ -42,10 +42,10 @@ struct TextRequest {
   std::optional<ToolUse> tools = {};
   int32_t choices = 1;
   std::string session = {};                     // empty: none
-  bool session_is_kept = false;                 // internal, see kept_name()
+  bool session_is_kept = false;                 // internal, see reserved_name()
   std::optional<uint64_t> expected_epoch = {};  // of the session; left out: any
   int32_t priority = 0;
-  PrefixWish prefix = PrefixWish::kUseAndKeep;
+  PrefixMode prefix = PrefixMode::kUseAndStore;
   // Lengths of prefixes to cache: in ids, bytes of a text, or messages.
   std::vector<int64_t> prefix_points = {};
   std::optional<Durability> durability = {};  // left out: that of the session

@@ -227,7 +227,7 @@ Refused read_points(const std::vector<int64_t>& points, size_t size, const Read&
     }
     int64_t ids = 0;
     if (Refused refused = read(static_cast<size_t>(point), &ids)) return refused;
-    request->prompt.places.named.push_back(ids);
+    request->prompt.prefix_points.named.push_back(ids);
   }
   return {};
 }
@@ -266,8 +266,8 @@ Refused read_prompt(TextRequest& asked, const ModelText& model, const WorkLimits
         *ids_before = tokens_of_messages(input, count, ids, model);
         return {};
       };
-      if (request->prefix != PrefixWish::kOff) {
-        request->prompt.places.likely = likely_prefixes(input, ids, model);
+      if (request->prefix != PrefixMode::kOff) {
+        request->prompt.prefix_points.likely = likely_prefixes(input, ids, model);
       }
       return read_points(asked.prefix_points, input.sent.size(), read, request);
     });
@@ -306,7 +306,8 @@ void begin_with(std::optional<int32_t> bos, Request* request) {
     request->continued_prompt = request->prompt;
   }
   request->prompt.ids.insert(request->prompt.ids.begin(), *bos);
-  for (auto* prefixes : {&request->prompt.places.likely, &request->prompt.places.named}) {
+  for (auto* prefixes :
+       {&request->prompt.prefix_points.likely, &request->prompt.prefix_points.named}) {
     for (int64_t& prefix : *prefixes) ++prefix;
   }
 }
@@ -387,7 +388,7 @@ Refused validate(TextRequest asked, const ModelText& model, const WorkLimits& li
   request.expected_epoch = asked.expected_epoch;
   request.id = std::move(asked.id);
   request.caller = asked.caller;
-  request.session = asked.session_is_kept ? kept_name(asked.session) : std::move(asked.session);
+  request.session = asked.session_is_kept ? reserved_name(asked.session) : std::move(asked.session);
   request.priority = asked.priority;
   request.prefix = asked.prefix;
   request.durability = asked.durability;

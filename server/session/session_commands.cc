@@ -263,7 +263,7 @@ SessionResult SessionStore::list(const SessionCommand& command, Clock::time_poin
                                          : sessions_.upper_bound({tenant, command.other});
   for (; at != sessions_.end(); ++at) {
     if (at->first.tenant != tenant || !at->first.name.starts_with(command.name)) break;
-    if (at->first.name.starts_with(kKept)) break;  // behind all others
+    if (at->first.name.starts_with(kReserved)) break;  // behind all others
     if (static_cast<int>(result.sessions.size()) == command.limit) {
       result.more = true;
       break;

@@ -56,7 +56,7 @@ class SessionServer {
     std::string session;
     int tokens = 1;
     std::vector<int32_t> prompt = {1};
-    PrefixWish prefix = PrefixWish::kOff;
+    PrefixMode prefix = PrefixMode::kOff;
   };
   // Seconds to the first token, and to the end.
   struct Times {

@@ -78,10 +78,10 @@ void measure_together(SessionServer& server, int rounds, const SessionRow& row) 
 // or not.
 void measure_beside_prefixes(SessionServer& server, int rounds, const SessionRow& row) {
   int32_t id = 0;
-  const auto ask = [&](PrefixWish wish) {
+  const auto ask = [&](PrefixMode mode) {
     std::vector<Turn> turns = turns_on("durable");
     for (int p = 0; p < kBeside; ++p) {
-      Turn& turn = turns.emplace_back(Turn{.prompt = {}, .prefix = wish});
+      Turn& turn = turns.emplace_back(Turn{.prompt = {}, .prefix = mode});
       for (int t = 0; t < kPrompt; ++t) turn.prompt.push_back(id = (id * 5 + 7919) & 0xffffff);
     }
     return last_of(server.ask(std::move(turns)));
@@ -89,8 +89,8 @@ void measure_beside_prefixes(SessionServer& server, int rounds, const SessionRow
   std::vector<double> use, added;
   const int64_t before = server.records();
   for (int i = 0; i < rounds; ++i) {
-    use.push_back(ask(PrefixWish::kUse));
-    added.push_back(ask(PrefixWish::kUseAndKeep) - use.back());
+    use.push_back(ask(PrefixMode::kUse));
+    added.push_back(ask(PrefixMode::kUseAndStore) - use.back());
   }
   row(fmt::format("the same with {} new prompts of {} tokens", kBeside, kPrompt), 1e3 * median(use),
       "ms");

@@ -42,7 +42,7 @@ class TenantsEngine {
     Request request{.streams = {stream}};
     request.caller.tenant = tenant;
     request.caller.limits.slot_share = kShareOfOne;
-    request.prefix = PrefixWish::kOff;
+    request.prefix = PrefixMode::kOff;
     request.sampling.temperature = 0;
     request.sampling.max_tokens = tokens;
     for (int i = 0; i < o_.prompt; ++i) request.prompt.ids.push_back(++next_id_ % vocab_);

@@ -76,7 +76,7 @@ TEST_F(PrefixOnDisk, IsOfUseForTheSameTenantModelAndProgramAlone) {
   start()->ask(request(100));
   const auto spared = [&](const HarnessOptions& options, const char* tenant = "default") {
     Request asked = request(100);
-    asked.prefix = PrefixWish::kUse;
+    asked.prefix = PrefixMode::kUse;
     asked.caller = caller_of(tenant);
     return use(*start(options), std::move(asked)).tokens;
   };
@@ -148,7 +148,7 @@ TEST_F(PrefixOnDisk, WhatCannotBeReadNowMayBeLater) {
     if (std::string(what) == "read") throw std::system_error(EIO, std::generic_category(), what);
   };
   Request asked = request(100);
-  asked.prefix = PrefixWish::kUse;
+  asked.prefix = PrefixMode::kUse;
   EXPECT_EQ(use(*server, asked).miss, PrefixMiss::kOnDisk);
   EXPECT_EQ(use(*server, asked).lost, 96);
   disk_->on_call = {};
@@ -166,7 +166,7 @@ TEST_F(PrefixOnDisk, WhatIsSealedWaitsForItsKey) {
     if (std::string(what) == "read") throw KeyMissing("where is its key?");
   };
   Request asked = request(100);
-  asked.prefix = PrefixWish::kUse;
+  asked.prefix = PrefixMode::kUse;
   for (int i = 0; i < 2; ++i) {
     const AnswerPtr answer = server->ask(asked);
     EXPECT_EQ(answer->ending->prefix.tokens, 0);
@@ -258,7 +258,7 @@ TEST_F(PrefixOnDisk, IsRightWheneverPowerIsLost) {
     auto server = start(few, of_store);
     for (uint64_t seed = 0; seed < kPrompts; ++seed) {
       Request again = asked(seed);
-      again.prefix = PrefixWish::kUse;
+      again.prefix = PrefixMode::kUse;
       const AnswerPtr answer = server->ask(std::move(again));
       ASSERT_EQ(answer->bits(), want[seed]) << "call " << last << ", prompt " << seed;
       ASSERT_NE(answer->ending->prefix.miss, PrefixMiss::kOnDisk);

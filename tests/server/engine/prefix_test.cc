@@ -138,7 +138,7 @@ TEST_P(PrefixOfFamilies, EqualsAColdRunFromTheDisk) {
   const std::vector<int32_t> first = some_prompt(200, 1, vocab_);
   const auto again = [&] {
     Request asked = request(joined(first, some_prompt(70, 9, vocab_)), 3);
-    asked.prefix = PrefixWish::kUse;
+    asked.prefix = PrefixMode::kUse;
     return asked;
   };
   for (const bool restarted : {false, true}) {
@@ -232,7 +232,7 @@ TEST_F(Prefix, SaysWhyThereIsNone) {
   EXPECT_EQ(use(harness, request(30)).miss, PrefixMiss::kNew);
   EXPECT_EQ(use(harness, request(30)).miss, PrefixMiss::kNone);
   Request off = request(30);
-  off.prefix = PrefixWish::kOff;
+  off.prefix = PrefixMode::kOff;
   EXPECT_EQ(use(harness, off).miss, PrefixMiss::kOff);
   Request scored = request(30);
   scored.sampling.prompt_logprobs = 0;
@@ -244,7 +244,7 @@ TEST_F(Prefix, SaysWhyThereIsNone) {
 TEST_F(Prefix, UseLeavesNothing) {
   NullHarness harness(options());
   Request look = request(30);
-  look.prefix = PrefixWish::kUse;
+  look.prefix = PrefixMode::kUse;
   EXPECT_EQ(use(harness, look).miss, PrefixMiss::kNew);
   EXPECT_EQ(use(harness, look).miss, PrefixMiss::kNew) << "the first has left nothing";
   use(harness, request(30));
@@ -260,7 +260,7 @@ TEST_F(Prefix, LeavesStatesWhereItsClientSays) {
     return asked;
   };
   Request named = ends_in(1);
-  named.prompt.places.named = {35, 3, 60};
+  named.prompt.prefix_points.named = {35, 3, 60};
   EXPECT_EQ(harness->ask(named)->bits(), harness.alone(ends_in(1))->bits());
   AnswerPtr other = harness->ask(ends_in(2));
   EXPECT_EQ(other->ending->prefix.tokens, 32);

@@ -108,7 +108,7 @@ TEST_F(FullDisk, TakesBackWhatItCannotKeepAndTheRestGoesOn) {
   const int64_t before = server.ask(turn("s", 1))->ending->session_position;
   full_ = true;
   AnswerPtr lost = server.ask(turn("s", 2));
-  EXPECT_EQ(lost->reason(), EndReason::kNotKept);
+  EXPECT_EQ(lost->reason(), EndReason::kNotStored);
   EXPECT_THAT(lost->ending->message, HasSubstr("as it was before"));
   EXPECT_THAT(lost->ending->message, HasSubstr("No space left"));
   EXPECT_EQ(server->get("s").position, before);
@@ -243,7 +243,7 @@ TEST(Tiers, AFullDiskAtTheStartRefusesOnlyWhatCannotBePromised) {
   {
     Server server(folder());
     const AnswerPtr refused = server.ask(turn("s", 2));
-    EXPECT_EQ(refused->reason(), EndReason::kNotKept);
+    EXPECT_EQ(refused->reason(), EndReason::kNotStored);
     EXPECT_THAT(refused->ending->message, HasSubstr("No space left"));
     EXPECT_EQ(server.open("new", Durability::kLocal).reason, EndReason::kExhausted);
     EXPECT_EQ(server.open("plain", Durability::kNone).reason, EndReason::kDone);

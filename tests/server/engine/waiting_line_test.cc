@@ -67,7 +67,7 @@ TEST_F(WaitingLineTest, ChoicesThatWaitAgainAreStillTheirTenants) {
   ASSERT_NE(first, nullptr);
   EXPECT_EQ(first->request.caller.tenant, kOther.tenant);
   EXPECT_THAT(tenants(), ElementsAre(1));
-  line_.wait_again(*first, 0);
+  line_.requeue(*first, 0);
   EXPECT_THAT(tenants(), ElementsAre(2, 1)) << "in their place";
   std::unique_ptr<Sequence> next = line_.admit_next(now_);
   ASSERT_NE(next, nullptr);

@@ -19,7 +19,7 @@ TEST(AdmissionQueue, HoldsNoMoreThanItsBoundUntilSomeHaveLeft) {
   EXPECT_EQ(queue.take().requests.size(), 2u);
   EXPECT_EQ(queue.push(named("c")), Admission::kFull) << "taken requests still wait for a slot";
   EXPECT_EQ(queue.waiting(), 2);
-  queue.left(1);
+  queue.count_removed(1);
   EXPECT_EQ(queue.push(named("c")), Admission::kAccepted);
   EXPECT_EQ(queue.push(named("d")), Admission::kFull);
 }
@@ -121,7 +121,7 @@ TEST(AdmissionQueue, ManyThreadsPushAndNothingIsLost) {
     const AdmissionQueue::Arrivals arrivals = queue.take();
     EXPECT_LE(arrivals.requests.size(), 8u);
     for (const Request& request : arrivals.requests) ++received[std::stoul(request.id)];
-    queue.left(static_cast<int>(arrivals.requests.size()));
+    queue.count_removed(static_cast<int>(arrivals.requests.size()));
     left -= static_cast<int>(arrivals.requests.size());
   }
   for (std::thread& producer : producers) producer.join();

@@ -9,7 +9,7 @@ namespace recurve::admission_table_test {
 std::vector<Waiter> line_of(const std::vector<int64_t>& tokens) {
   std::vector<Waiter> line;
   for (const int64_t many : tokens) {
-    line.push_back({.place = static_cast<int64_t>(line.size()), .tokens = many});
+    line.push_back({.rank = static_cast<int64_t>(line.size()), .tokens = many});
   }
   return line;
 }
@@ -49,29 +49,29 @@ class ExpectedWaitInLine : public ::testing::Test {
 };
 
 TEST_F(ExpectedWaitInLine, CountsSlotsThatHaveToComeFree) {
-  const Waiter one{.place = 10, .tokens = 50};
+  const Waiter one{.rank = 10, .tokens = 50};
   const Holder decodes{.may_generate = 20}, shorter{.may_generate = 5};
   EXPECT_EQ(wait(one, {}, {}), 0);
   EXPECT_EQ(wait(one, {}, {decodes}), 0) << "one is free";
   EXPECT_DOUBLE_EQ(wait(one, {}, {decodes, shorter}), 0.5) << "the shorter ends";
-  EXPECT_EQ(wait({.place = 10, .tokens = 50, .has_slot = true}, {}, {decodes, shorter}), 0);
-  EXPECT_DOUBLE_EQ(wait(one, {{.place = 1, .tokens = 1}}, {decodes, shorter}), 2)
+  EXPECT_EQ(wait({.rank = 10, .tokens = 50, .has_slot = true}, {}, {decodes, shorter}), 0);
+  EXPECT_DOUBLE_EQ(wait(one, {{.rank = 1, .tokens = 1}}, {decodes, shorter}), 2)
       << "the first goes to who came first";
-  EXPECT_DOUBLE_EQ(wait(one, {{.place = 11, .tokens = 50}}, {decodes, shorter}), 0.5)
+  EXPECT_DOUBLE_EQ(wait(one, {{.rank = 11, .tokens = 50}}, {decodes, shorter}), 0.5)
       << "who came later does not count";
   EXPECT_DOUBLE_EQ(wait(one, {}, {decodes, {.prompt = true, .tokens = 90, .may_generate = 1}}), 1)
       << "its prompt, and its token";
 }
 
 TEST_F(ExpectedWaitInLine, CountsPromptsThatAreAbsorbedBefore) {
-  const Waiter one{.place = 10, .tokens = 50};
-  const Holder prompt{.place = 1, .prompt = true, .tokens = 300};
+  const Waiter one{.rank = 10, .tokens = 50};
+  const Holder prompt{.rank = 1, .prompt = true, .tokens = 300};
   EXPECT_DOUBLE_EQ(wait(one, {}, {prompt}), 3);
-  EXPECT_DOUBLE_EQ(wait(one, {}, {{.place = 11, .prompt = true, .tokens = 300}}), 0);
-  EXPECT_DOUBLE_EQ(wait({.place = 10, .tokens = 10}, {}, {prompt}), 0.1)
+  EXPECT_DOUBLE_EQ(wait(one, {}, {{.rank = 11, .prompt = true, .tokens = 300}}), 0);
+  EXPECT_DOUBLE_EQ(wait({.rank = 10, .tokens = 10}, {}, {prompt}), 0.1)
       << "far shorter: every second turn is its own";
   EXPECT_DOUBLE_EQ(
-      wait({.place = 10, .tokens = 10, .has_slot = true}, {{.place = 5, .tokens = 4}}, {prompt}),
+      wait({.rank = 10, .tokens = 10, .has_slot = true}, {{.rank = 5, .tokens = 4}}, {prompt}),
       0.18)
       << "but for who is shorter still";
 }

@@ -127,7 +127,7 @@ TEST(Pace, KnowsWhatPromptsTakeLongerThanDecodes) {
       StepShape step{.decodes = 16, .prompt_rows = i % 2 * kChunk};
       double seconds = kSmall.seconds(step);
       if (apart && step.prompt_rows > 0) {
-        step = {.decodes = 0, .prompt_rows = kChunk, .apart = true};
+        step = {.decodes = 0, .prompt_rows = kChunk, .prompts_only = true};
         seconds = kSmall.per_row * kChunk;
       }
       pace.observe(step, seconds);

@@ -9,20 +9,20 @@ namespace recurve::scheduler_test {
 
 using ::testing::ElementsAre;
 
-constexpr Pending kDecode{.tokens = 1, .prompt = false, .scored = false};
-constexpr Pending kWaits{.tokens = 0, .prompt = false, .scored = false};
-constexpr Pending prompt(int tokens, int64_t place = 0) {
-  return {.tokens = tokens, .prompt = true, .scored = false, .place = place};
+constexpr StepCandidate kDecode{.tokens = 1, .prompt = false, .scored = false};
+constexpr StepCandidate kWaits{.tokens = 0, .prompt = false, .scored = false};
+constexpr StepCandidate prompt(int tokens, int64_t rank = 0) {
+  return {.tokens = tokens, .prompt = true, .scored = false, .rank = rank};
 }
-constexpr Pending scored(int tokens, int64_t place = 0) {
-  return {.tokens = tokens, .prompt = true, .scored = true, .place = place};
+constexpr StepCandidate scored(int tokens, int64_t rank = 0) {
+  return {.tokens = tokens, .prompt = true, .scored = true, .rank = rank};
 }
 
 constexpr StepBounds bounds(int rows, int logits, int chunk) {
   return {.rows = rows, .logits = logits, .chunk = chunk, .prompt_rows = rows};
 }
 
-std::vector<int> plan(const StepBounds& bounds, const std::vector<Pending>& pending,
+std::vector<int> plan(const StepBounds& bounds, const std::vector<StepCandidate>& pending,
                       uint64_t chunks = 0) {
   return plan_step(bounds, pending, {.served = {Served{.chunks = chunks}}}).rows;
 }
@@ -44,13 +44,13 @@ TEST(PlanStep, TheEndOfAPromptNeedNotFillItsChunk) {
 }
 
 TEST(PlanStep, EqualPromptsGoInTheOrderOfTheirComing) {
-  const std::vector<Pending> three = {prompt(24, 2), prompt(24, 1), prompt(24, 3)};
+  const std::vector<StepCandidate> three = {prompt(24, 2), prompt(24, 1), prompt(24, 3)};
   EXPECT_THAT(plan(bounds(34, 20, 8), three, 0), ElementsAre(8, 24, 0));
   EXPECT_THAT(plan(bounds(34, 20, 8), three, 1), ElementsAre(8, 24, 0));
 }
 
 TEST(PlanStep, EverySecondChunkGoesToAFarShorterOne) {
-  const std::vector<Pending> two = {prompt(400, 1), prompt(40, 2)};
+  const std::vector<StepCandidate> two = {prompt(400, 1), prompt(40, 2)};
   EXPECT_THAT(plan(bounds(8, 20, 8), two, 0), ElementsAre(8, 0));
   EXPECT_THAT(plan(bounds(8, 20, 8), two, 1), ElementsAre(0, 8));
   EXPECT_THAT(plan(bounds(32, 20, 8), two), ElementsAre(16, 16));
@@ -94,7 +94,7 @@ TEST(PlanStep, TheTurnGoesOnFromStepToStep) {
 // Random steps, all within what the engine promises to the scheduler.
 struct Scene {
   StepBounds bounds;
-  std::vector<Pending> pending;
+  std::vector<StepCandidate> pending;
   uint64_t turn;
 };
 
@@ -110,11 +110,11 @@ class Scenes {
                 .turn = static_cast<uint64_t>(between(0, 1))};
     scene.bounds.prompt_rows = between(0, scene.bounds.rows);
     for (int i = between(0, slots); i > 0; --i) {
-      const int kind = between(0, 4), place = between(0, 20);
+      const int kind = between(0, 4), rank = between(0, 20);
       scene.pending.push_back(kind == 0   ? kWaits
                               : kind == 1 ? kDecode
-                              : kind == 2 ? scored(between(1, 5 * chunk), place)
-                                          : prompt(between(1, 5 * chunk), place));
+                              : kind == 2 ? scored(between(1, 5 * chunk), rank)
+                                          : prompt(between(1, 5 * chunk), rank));
     }
     return scene;
   }
@@ -126,7 +126,7 @@ class Scenes {
   std::mt19937 random_;
 };
 
-int logits_of(const Pending& pending, int rows) {
+int logits_of(const StepCandidate& pending, int rows) {
   if (!pending.prompt) return rows;
   return pending.scored ? rows : (rows == pending.tokens ? 1 : 0);
 }
@@ -178,31 +178,31 @@ class Traffic {
       add(kFarShorter * tokens + random_.between(2 * chunk_, 9 * chunk_));
     }
   }
-  // One step of so many chunks; true if the prompt of that place is through.
-  bool step_ends(int chunks, int64_t place) {
+  // One step of so many chunks; true if the prompt of that rank is through.
+  bool step_ends(int chunks, int64_t rank) {
     const StepPlan plan = plan_step(bounds(chunks * chunk_, 100000, chunk_), prompts_, turns_);
     turns_ = plan.turns;
     const std::vector<int>& rows = plan.rows;
     bool ended = false;
     for (size_t i = 0; i < rows.size(); ++i) {
       prompts_[i].tokens -= rows[i];
-      ended |= prompts_[i].tokens == 0 && prompts_[i].place == place;
+      ended |= prompts_[i].tokens == 0 && prompts_[i].rank == rank;
     }
-    std::erase_if(prompts_, [](const Pending& p) { return p.tokens == 0; });
+    std::erase_if(prompts_, [](const StepCandidate& p) { return p.tokens == 0; });
     return ended;
   }
-  int64_t last_place() const { return came_; }
-  // Tokens of all that came before that place.
-  int64_t tokens_until(int64_t place) const {
+  int64_t last_rank() const { return came_; }
+  // Tokens of all that came before that rank.
+  int64_t tokens_until(int64_t rank) const {
     int64_t tokens = 0;
-    for (const Pending& p : prompts_) tokens += p.place <= place ? p.tokens : 0;
+    for (const StepCandidate& p : prompts_) tokens += p.rank <= rank ? p.tokens : 0;
     return tokens;
   }
 
  private:
   Scenes& random_;
   const int chunk_;
-  std::vector<Pending> prompts_;
+  std::vector<StepCandidate> prompts_;
   int64_t came_ = 0;
   Turns turns_;
 };
@@ -218,9 +218,9 @@ TEST(PlanStep, AShortPromptGetsThroughAFloodOfLongOnes) {
     Traffic traffic(random, chunk);
     traffic.flood(20, tokens);
     traffic.add(tokens);
-    const int64_t place = traffic.last_place();
+    const int64_t rank = traffic.last_rank();
     int64_t steps = 1;
-    while (!traffic.step_ends(chunks, place)) {
+    while (!traffic.step_ends(chunks, rank)) {
       traffic.flood(20, tokens);
       ASSERT_LE(++steps, chunks_of(2 * chunks_of(tokens, chunk), chunks)) << "round " << round;
     }
@@ -235,11 +235,11 @@ TEST(PlanStep, ALongPromptGetsThroughAFloodOfShortOnes) {
     Traffic traffic(random, chunk);
     traffic.flood(static_cast<size_t>(random.between(0, 10)), 0);
     traffic.add(random.between(1, 30 * chunk));
-    const int64_t place = traffic.last_place();
+    const int64_t rank = traffic.last_rank();
     // Each prompt before it may end within a chunk.
-    const int64_t before = chunks_of(traffic.tokens_until(place), chunk) + place;
+    const int64_t before = chunks_of(traffic.tokens_until(rank), chunk) + rank;
     int64_t steps = 1;
-    while (!traffic.step_ends(chunks, place)) {
+    while (!traffic.step_ends(chunks, rank)) {
       for (int i = 0; i < 4 * chunks; ++i) traffic.add(random.between(1, chunk));
       ASSERT_LE(++steps, chunks_of(2 * before, chunks)) << "round " << round;
     }

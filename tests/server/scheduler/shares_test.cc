@@ -63,7 +63,7 @@ TEST(TenantInTurn, OfEqualsTheOneWhoseTurnIsLongerAgo) {
 // Who has slots leaves the last one to who has none and has asked lately.
 TEST(TenantInTurn, KeepsTheLastSlotForWhoHasNone) {
   std::vector<TenantUse> uses = {{.tenant = kMany, .slots = 15},
-                                 {.tenant = kOne, .slots = 0, .asked = kNow - kAround / 2}};
+                                 {.tenant = kOne, .slots = 0, .asked = kNow - kActiveSeconds / 2}};
   const std::vector<Waiter> many = {waiter(kMany)}, both = {waiter(kMany), waiter(kOne)};
   const auto in_turn = [&](const std::vector<Waiter>& line, int slots, double now = kNow) {
     return tenant_in_turn(line, SlotUse(uses, slots, now));
@@ -71,7 +71,7 @@ TEST(TenantInTurn, KeepsTheLastSlotForWhoHasNone) {
   EXPECT_EQ(in_turn(many, 16), std::nullopt);
   EXPECT_EQ(in_turn(both, 16), kOne);
   EXPECT_EQ(in_turn(many, 17), kMany) << "it is not the last";
-  EXPECT_EQ(in_turn(many, 16, kNow + kAround), kMany) << "nobody else is around";
+  EXPECT_EQ(in_turn(many, 16, kNow + kActiveSeconds), kMany) << "nobody else is around";
   uses[0].slots = 14;
   uses[1].slots = 1;
   EXPECT_EQ(in_turn(many, 16), kMany) << "everybody has one";
@@ -122,15 +122,15 @@ TEST(SlotUse, AnAddressIsOneOfSeveralWhileSeveralAreKnown) {
   uses.push_back({.tenant = visitor(1, 15)});
   const TenantUse& next = uses.back();
   EXPECT_TRUE(SlotUse(uses, 16, kNow).may_have_more(next, 16)) << "no other address is known";
-  uses.push_back({.tenant = visitor(2, 1), .slots = 0, .asked = kNow - kKnown / 2});
+  uses.push_back({.tenant = visitor(2, 1), .slots = 0, .asked = kNow - kKnownSeconds / 2});
   EXPECT_TRUE(several_are_known(uses, kNow));
   EXPECT_FALSE(SlotUse(uses, 16, kNow).may_have_more(uses[14], 16));
   EXPECT_TRUE(SlotUse(uses, 16, kNow).may_have_more(uses[15], 16));
-  EXPECT_FALSE(several_are_known(uses, kNow + kKnown));
+  EXPECT_FALSE(several_are_known(uses, kNow + kKnownSeconds));
 }
 
 // What so many steps of one chunk each give the tenants.
-std::map<TenantId, int> rows_of_steps(int steps, const std::vector<Pending>& pending) {
+std::map<TenantId, int> rows_of_steps(int steps, const std::vector<StepCandidate>& pending) {
   std::map<TenantId, int> rows;
   Turns turns;
   for (int step = 0; step < steps; ++step) {
@@ -144,19 +144,19 @@ std::map<TenantId, int> rows_of_steps(int steps, const std::vector<Pending>& pen
 
 TEST(PlanStep, TenantsHaveTheirTurnsInTurn) {
   // One tenant's prompts came first, all of them; the other's gets two chunks of four.
-  std::vector<Pending> pending;
+  std::vector<StepCandidate> pending;
   for (int i = 0; i < 5; ++i) {
     pending.push_back(
-        {.tokens = 1000, .prompt = true, .scored = false, .place = i, .tenant = kMany});
+        {.tokens = 1000, .prompt = true, .scored = false, .rank = i, .tenant = kMany});
   }
-  pending.push_back({.tokens = 1000, .prompt = true, .scored = false, .place = 99, .tenant = kOne});
+  pending.push_back({.tokens = 1000, .prompt = true, .scored = false, .rank = 99, .tenant = kOne});
   const auto rows = rows_of_steps(8, pending);
   EXPECT_EQ(rows.at(kOne), 32);
   EXPECT_EQ(rows.at(kMany), 32);
 }
 
 TEST(PlanStep, TenantsHaveStepsByWeight) {
-  const std::vector<Pending> pending = {
+  const std::vector<StepCandidate> pending = {
       {.tokens = 10000, .prompt = true, .scored = false, .tenant = kMany, .weight = 3},
       {.tokens = 10000, .prompt = true, .scored = false, .tenant = kOne}};
   const auto rows = rows_of_steps(8, pending);
@@ -166,22 +166,22 @@ TEST(PlanStep, TenantsHaveStepsByWeight) {
 
 // Whose prompt comes while another's are absorbed is in the next step, if it has fewer sequences.
 TEST(PlanStep, WhoAsksForLittleGoesFirst) {
-  std::vector<Pending> pending(
-      3, {.tokens = 80, .prompt = true, .scored = false, .place = 0, .tenant = kMany});
+  std::vector<StepCandidate> pending(
+      3, {.tokens = 80, .prompt = true, .scored = false, .rank = 0, .tenant = kMany});
   const StepBounds bounds{.rows = 20, .logits = 100, .chunk = 8, .prompt_rows = 0};
   StepPlan plan = plan_step(bounds, pending, {});
   EXPECT_EQ(plan.rows, (std::vector{8, 0, 0}));
-  pending.push_back({.tokens = 16, .prompt = true, .scored = false, .place = 9, .tenant = kOne});
+  pending.push_back({.tokens = 16, .prompt = true, .scored = false, .rank = 9, .tenant = kOne});
   plan = plan_step(bounds, pending, plan.turns);
   EXPECT_EQ(plan.rows, (std::vector{0, 0, 0, 8}));
   plan = plan_step(bounds, pending, plan.turns);
   EXPECT_EQ(plan.rows, (std::vector{8, 0, 0, 0})) << "then the other";
 }
 
-constexpr Pending decode_of(TenantId tenant) {
+constexpr StepCandidate decode_of(TenantId tenant) {
   return {.tokens = 1, .prompt = false, .scored = false, .tenant = tenant};
 }
-constexpr Pending prompt_of(TenantId tenant, int tokens) {
+constexpr StepCandidate prompt_of(TenantId tenant, int tokens) {
   return {.tokens = tokens, .prompt = true, .scored = false, .tenant = tenant};
 }
 constexpr StepBounds kApart{
@@ -189,8 +189,8 @@ constexpr StepBounds kApart{
 
 // A prompt that takes longer than the decodes has every second step, and of it a chunk.
 TEST(PlanStep, LongPromptsAndDecodesGoByTurns) {
-  const std::vector<Pending> pending = {decode_of(kMany), prompt_of(kMany, 24),
-                                        prompt_of(kMany, 24), decode_of(kMany)};
+  const std::vector<StepCandidate> pending = {decode_of(kMany), prompt_of(kMany, 24),
+                                              prompt_of(kMany, 24), decode_of(kMany)};
   StepPlan plan;
   for (int i = 0; i < 3; ++i) {
     plan = plan_step(kApart, pending, plan.turns);
@@ -201,7 +201,7 @@ TEST(PlanStep, LongPromptsAndDecodesGoByTurns) {
 }
 
 TEST(PlanStep, WhatHardlyTakesLongerGoesTogether) {
-  const auto rows = [](const StepBounds& bounds, const std::vector<Pending>& pending) {
+  const auto rows = [](const StepBounds& bounds, const std::vector<StepCandidate>& pending) {
     return plan_step(bounds, pending, {}).rows;
   };
   EXPECT_EQ(rows(kApart, {decode_of(kMany), prompt_of(kOne, 4)}), (std::vector{1, 4}));
@@ -215,7 +215,7 @@ TEST(PlanStep, WhatHardlyTakesLongerGoesTogether) {
 // Who has nothing else running need not wait for a step of others' prompts and one of their
 // decodes; but these wait for two steps at most.
 TEST(PlanStep, APromptOfWhoHasNoDecodesGoesBeforeOthersDecodes) {
-  std::vector<Pending> pending = {decode_of(kMany), prompt_of(kMany, 80)};
+  std::vector<StepCandidate> pending = {decode_of(kMany), prompt_of(kMany, 80)};
   StepPlan plan = plan_step(kApart, pending, {});
   EXPECT_EQ(plan.rows, (std::vector{0, 8}));
   pending.push_back(prompt_of(kOne, 80));
@@ -230,7 +230,7 @@ TEST(PlanStep, APromptOfWhoHasNoDecodesGoesBeforeOthersDecodes) {
 TEST(PlanStep, AShortPromptOfANewcomerGoesBeforeOthersDecodes) {
   StepBounds bounds = kApart;
   bounds.separate_new_tenants = true;
-  std::vector<Pending> pending = {decode_of(kMany), prompt_of(kOne, 4), decode_of(kMany)};
+  std::vector<StepCandidate> pending = {decode_of(kMany), prompt_of(kOne, 4), decode_of(kMany)};
   StepPlan plan = plan_step(bounds, pending, {});
   EXPECT_EQ(plan.rows, (std::vector{0, 4, 0}));
   pending[1] = decode_of(kOne);
@@ -253,16 +253,16 @@ TEST(ExpectedWaitOfTenants, ALongLineOfAnotherIsNotWaitedFor) {
   const HoldTimeEstimator holds;
   std::vector<Waiter> line;
   for (int i = 0; i < 64; ++i) {
-    line.push_back({.place = -i, .tokens = 1000, .tenant = kMany, .most_slots = 3});
+    line.push_back({.rank = -i, .tokens = 1000, .tenant = kMany, .most_slots = 3});
   }
   const std::vector<Holder> holders(3, {.tokens = 0, .may_generate = 1000, .tenant = kMany});
   const auto wait = [&](TenantId tenant) {
-    return expected_wait({.place = 100, .tokens = 10, .tenant = tenant}, {.line = line,
-                                                                          .holders = holders,
-                                                                          .slots = 4,
-                                                                          .prompt_rate = 100,
-                                                                          .step_seconds = 0.1,
-                                                                          .holds = holds});
+    return expected_wait({.rank = 100, .tokens = 10, .tenant = tenant}, {.line = line,
+                                                                         .holders = holders,
+                                                                         .slots = 4,
+                                                                         .prompt_rate = 100,
+                                                                         .step_seconds = 0.1,
+                                                                         .holds = holds});
   };
   EXPECT_LE(wait(kOne), 0.1) << "as many tokens as its own go before";
   EXPECT_GE(wait(kMany), 100) << "a slot that its own have comes free";
@@ -273,19 +273,19 @@ TEST(ExpectedWaitOfTenants, ALongLineOfAnotherConnectionIsNotWaitedFor) {
   const HoldTimeEstimator holds;
   const TenantId many = visitor(0, 1), one = visitor(0, 2);
   std::vector<Waiter> line;
-  for (int i = 0; i < 64; ++i) line.push_back({.place = -i, .tokens = 1000, .tenant = many});
+  for (int i = 0; i < 64; ++i) line.push_back({.rank = -i, .tokens = 1000, .tenant = many});
   std::vector<Holder> holders(14, {.tokens = 0, .may_generate = 1000, .tenant = many});
   const auto wait = [&](TenantId tenant) {
-    return expected_wait({.place = 100, .tokens = 10, .tenant = tenant}, {.line = line,
-                                                                          .holders = holders,
-                                                                          .slots = 16,
-                                                                          .prompt_rate = 100,
-                                                                          .step_seconds = 0.1,
-                                                                          .holds = holds});
+    return expected_wait({.rank = 100, .tokens = 10, .tenant = tenant}, {.line = line,
+                                                                         .holders = holders,
+                                                                         .slots = 16,
+                                                                         .prompt_rate = 100,
+                                                                         .step_seconds = 0.1,
+                                                                         .holds = holds});
   };
   EXPECT_LE(wait(one), 0.1);
   EXPECT_GE(wait(many), 100);
-  holders.push_back({.place = 1, .prompt = true, .tokens = 20, .tenant = many});
+  holders.push_back({.rank = 1, .prompt = true, .tokens = 20, .tenant = many});
   EXPECT_NEAR(wait(one), 0.5, 0.01) << "the prompt in a slot that came first, and of the line as "
                                        "many tokens as with it";
 }

@@ -127,7 +127,7 @@ class FakeEngine {
   void refuse(const Request& request, StreamEnd ending) {
     if (ending.reason == EndReason::kCancelled)
       cancelled_ += static_cast<int>(request.streams.size());
-    queue_.left(1);
+    queue_.count_removed(1);
     for (const auto& stream : request.streams) stream->finish(ending);
   }
 
@@ -145,7 +145,7 @@ class FakeEngine {
       last_request_.streams.clear();
     }
     if (play.refusal) return refuse(request, *play.refusal);
-    queue_.left(1);
+    queue_.count_removed(1);
     const std::vector<int32_t>& input = request.prompt.ids;
     StreamEnd ending{.prompt_tokens = static_cast<int64_t>(input.size()), .queue_seconds = 0.25};
     const bool all_there = request.more_prompt == nullptr;

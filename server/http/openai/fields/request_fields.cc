@@ -103,12 +103,12 @@ void read_template_fields(const ClientJson& body, Conversation* to) {
   if (const ClientJson* variables = template_variables(body)) to->variables_json = dump(*variables);
 }
 
-std::optional<PrefixWish> prefix_of(const ClientJson& body) {
+std::optional<PrefixMode> prefix_of(const ClientJson& body) {
   const auto name = string_of(body, "prefix");
   if (!name) return std::nullopt;
-  if (*name == "off") return PrefixWish::kOff;
-  if (*name == "use") return PrefixWish::kUse;
-  if (*name == "use-and-keep") return PrefixWish::kUseAndKeep;
+  if (*name == "off") return PrefixMode::kOff;
+  if (*name == "use") return PrefixMode::kUse;
+  if (*name == "use-and-keep") return PrefixMode::kUseAndStore;
   throw BadField("prefix", "prefix must be \"off\", \"use\" or \"use-and-keep\"");
 }
 

@@ -41,7 +41,7 @@ class Turn {
 };
 
 // A stored response: it can be read again, and conversations can branch from it. The state after
-// its answer is an internal session: see kept_name().
+// its answer is an internal session: see reserved_name().
 struct StoredResponse {
   std::string id = {};
   nlohmann::json object = {};  // as it was answered

@@ -19,7 +19,7 @@ using Kind = SessionCommand::Kind;
 void close_stored(ServedModel& model, TenantId tenant, const std::string& id) {
   (void)model.post({.kind = Kind::kClose,
                     .caller = {.tenant = tenant},
-                    .name = kept_name(id),
+                    .name = reserved_name(id),
                     .done = [](const SessionResult&) {}});
 }
 
@@ -222,11 +222,11 @@ bool Responses::prepare(std::vector<TextRequest>* asked, Go go) {
 }
 
 void Responses::open_session(Go go) {
-  SessionCommand command{.kind = Kind::kOpen, .caller = caller_, .name = kept_name(id_)};
+  SessionCommand command{.kind = Kind::kOpen, .caller = caller_, .name = reserved_name(id_)};
   if (continues_) {
     command.kind = Kind::kFork;
-    command.name = kept_name(previous_->id);
-    command.other = kept_name(id_);
+    command.name = reserved_name(previous_->id);
+    command.other = reserved_name(id_);
   }
   command.done = [this, go](SessionResult result) {
     core_.delivery_threads.post(

@@ -88,7 +88,7 @@ class HoldingEngine {
           const std::lock_guard lock(mutex_);
           held_.push_back(std::move(request));
         }
-        queue_.left(1);
+        queue_.count_removed(1);
         for (const auto& stream : streams) stream->accept({});
         for (const auto& stream : streams) stream->finish({.reason = EndReason::kLength});
       }
