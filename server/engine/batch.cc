@@ -32,7 +32,7 @@ void Batch::add(Sequence& sequence, int rows) {
   const int first = this->rows(), first_sample = static_cast<int>(inputs_.samples.size());
   const bool decodes = sequence.decodes();
   if (decodes) {
-    inputs_.tokens.push_back(0);  // known on the device alone
+    inputs_.tokens.push_back(0);  // the device has it
     add_logits(first);
     add_sample(sequence, -1, sequence.request.sampling.logprobs);
   } else {
@@ -57,7 +57,7 @@ void Batch::add_prompt(const Sequence& sequence, int rows) {
   const std::span input = std::span(prompt.ids).subspan(prompt.absorbed + prompt.launched);
   const auto count = static_cast<size_t>(rows);
   inputs_.tokens.insert(inputs_.tokens.end(), input.begin(), input.begin() + rows);
-  if (sequence.scored()) {  // a row says how likely the token after it was
+  if (sequence.scored()) {  // a row scores the token after it
     for (size_t r = 0; r < count && r + 1 < input.size(); ++r) {
       add_logits(first + static_cast<int>(r));
       add_sample(sequence, input[r + 1], sequence.request.sampling.prompt_logprobs);

@@ -11,30 +11,30 @@
 
 namespace recurve {
 
-// What goes to the device for one step, as TakeTokensArgs, StepBatch and SampleArgs have it.
+// The arguments of one step: see TakeTokensArgs, StepBatch and SampleArgs.
 struct StepInputs {
   std::vector<int32_t> begin, planned, decodes, tokens, logit_rows;
   std::vector<SampleRow> samples;
   int max_len = 0, tops = 0;
-  bool decodes_only = true;  // all that is done is one token of each sequence
+  bool decodes_only = true;  // one token of each sequence, no prompts
 
   int num_seqs() const { return static_cast<int>(planned.size()); }
   int rows() const { return static_cast<int>(tokens.size()); }
 };
 
-// One step, from its plan to its results. Between the two it is under way on the device, to which
-// the memory of inputs and results then belongs.
+// One step, from its plan to its results. Between launch and finish the device owns the memory of
+// inputs and results.
 class Batch {
  public:
-  // What one sequence brings, and which samples are taken of it: the scored rows first.
+  // The rows and samples of one sequence. Samples of scored rows come first.
   struct Member {
-    Sequence* sequence;  // null: it has ended meanwhile
+    Sequence* sequence;  // null: it has ended since
     int rows;
     int first_sample, samples;
     bool sampled;  // the last sample is its next token
     int scored() const { return samples - (sampled ? 1 : 0); }
   };
-  // A state that is copied once the step has advanced it.
+  // A state that is copied after the step.
   struct Copy {
     const StateSlot *from, *to;
   };
@@ -43,15 +43,15 @@ class Batch {
   Batch(Backend& backend, int most_samples);
 
   void clear();
-  // The sequence takes part with the next `rows` of its input, at least one. If its prompt is
-  // scored all of them are; a token is sampled where the prompt ends, if any is wanted.
+  // Adds the next `rows` of the sequence's input, at least one. If its prompt is scored, all rows
+  // are. A token is sampled at the end of the prompt, unless max_tokens is 0.
   void add(Sequence& sequence, int rows);
-  // The choice goes on from the state and the logits of the sequence, which was added last.
+  // The choice continues from the state and the logits of `sequence`, which was added last.
   void add_choice(const Sequence& sequence, Sequence& choice);
-  // The sequence is gone: what the step says of it is not heard.
+  // The sequence is destroyed: its results are ignored.
   void remove(const Sequence& sequence);
 
-  // Whether others' next tokens wait for it.
+  // The step leaves out decodes that are ready: see StepShape.
   void set_prompts_only(bool prompts_only) { prompts_only_ = prompts_only; }
 
   bool empty() const { return members_.empty(); }
@@ -59,10 +59,10 @@ class Batch {
   StepShape shape() const;
   const StepInputs& inputs() const { return inputs_; }
   std::span<const Member> members() const { return members_; }
-  std::span<Sequence* const> starting() const { return starting_; }  // whose answers begin
+  std::span<Sequence* const> starting() const { return starting_; }  // whose first token is sampled
   std::span<const Copy> copies() const { return copies_; }
 
-  // Once the step is done: what has become of a sample.
+  // The result of a sample. The step is done.
   SampledToken token(int sample) const;
 
   SampleResult* results() { return reinterpret_cast<SampleResult*>(results_.get()); }

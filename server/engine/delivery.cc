@@ -18,7 +18,7 @@ void Delivery::deliver(const Batch& batch) {
     if (member.sampled) {
       deliver_token(sequence, batch.token(member.first_sample + scored));
     } else if (sequence.prompt.is_absorbed()) {
-      sequence.end(EndReason::kLength);  // there was nothing to say
+      sequence.end(EndReason::kLength);  // max_tokens is 0
     }
   }
 }

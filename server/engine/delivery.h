@@ -5,7 +5,7 @@
 
 namespace recurve {
 
-// Hands what a step has said to the clients.
+// Sends the tokens of a finished step to the streams.
 class Delivery {
  public:
   // All references outlive it.
@@ -13,7 +13,7 @@ class Delivery {
            EngineMetrics& metrics)
       : vocab_(vocab), masks_(masks), stats_(stats), metrics_(metrics) {}
 
-  // The step is done.
+  // Call it when the step is done.
   void deliver(const Batch& batch);
 
  private:

@@ -17,15 +17,15 @@ StepBounds bounds_for(const EngineOptions& options, int chunk) {
   return {.rows = rows, .logits = least, .chunk = chunk, .prompt_rows = rows};
 }
 
-// As many as there are processors for this process, which work while the device does or the engine
-// waits for them, but two: a slow mask holds up no other.
+// One for each processor of this process, as they work while the engine waits. At least two, so
+// that a slow mask does not delay the others.
 int mask_threads() { return std::clamp(host_threads(), 2, 8); }
-// A step waits for masks that are being worked out: hardly, where free ones take part in it.
+// How long a step waits for masks: the short time if other sequences are ready.
 constexpr auto kShortWait = std::chrono::microseconds(300);
 constexpr auto kLongWait = std::chrono::milliseconds(5);
-constexpr auto kMostWait = std::chrono::milliseconds(20);  // where all have constraints
+constexpr auto kMostWait = std::chrono::milliseconds(20);  // all sequences have constraints
 
-// Sessions are looked over for idle ones, and their gauges set, this often while there is work.
+// Interval of session expiry and of setting gauges while there is work.
 constexpr auto kHousekeeping = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -53,7 +53,7 @@ Engine::Engine(const Model& model, Backend& backend, const SamplingVocab& vocab,
       batches_{Batch(backend, StepRunner::most_samples(bounds_, options.slots)),
                Batch(backend, StepRunner::most_samples(bounds_, options.slots))},
       pace_(bounds_.rows, options.step_seconds) {
-  // What has its slot is not to be lost for want of a place in a list.
+  // Adding a sequence that has its slot must not fail.
   running_.reserve(static_cast<size_t>(options.slots));
   forked_.reserve(static_cast<size_t>(options.slots));
   if (backend.queues()) runner_.record(options.on_recorded);
@@ -112,12 +112,12 @@ bool Engine::step() {
   return due != nullptr || launched != nullptr;
 }
 
-// Ends what was cancelled, has run out of time or has met its stop string.
+// Ends sequences that were cancelled, are past their deadline or have found a stop string.
 void Engine::end_unwanted(Clock::time_point now) {
   waiting_.drop_unwanted(now);
   for (const auto& sequence : running_) {
     sequence->refill(bounds_.chunk,
-                     now);  // first: a client that has sent something has not stalled
+                     now);  // first: new input ends a stall
     sequence->apply_signals(now);
   }
   retire(now);
@@ -130,10 +130,10 @@ void Engine::admit(Clock::time_point now) {
     guide(*sequence);
     running_.push_back(std::move(sequence));
   }
-  stats_.running = static_cast<int>(running_.size());  // their first step is to come, but they run
+  stats_.running = static_cast<int>(running_.size());  // before their first step
 }
 
-// An answer with a constraint is kept to it.
+// Starts the guide of a request with a constraint.
 void Engine::guide(Sequence& sequence) {
   const SamplingParams& asked = sequence.request.sampling;
   if (asked.constraint == nullptr) return;
@@ -149,8 +149,9 @@ void Engine::guide(Sequence& sequence) {
   sequence.guide->begin(masks_);
 }
 
-// A step costs about the same for few rows as for many, so one in which all have constraints waits
-// for most of them, for half of what it will take at most. Others hardly wait.
+// A step takes about as long for few rows as for many. If all sequences have constraints, the step
+// waits for most of their masks, for at most half of its expected duration. If others are ready, it
+// waits for the short time only.
 void Engine::await_masks() {
   int constrained = 0, wanted = 0;
   bool others = under_way_ != nullptr;
@@ -162,16 +163,15 @@ void Engine::await_masks() {
   }
   if (wanted == 0) return;
   if (others) return masks_.wait(kShortWait);
-  if (wanted == constrained)
-    masks_.wait(kLongWait, constrained - 1);  // there is no step without one
-  constexpr int kOneOf = 8;                   // that may be left out
+  if (wanted == constrained) masks_.wait(kLongWait, constrained - 1);  // at least one is needed
+  constexpr int kOneOf = 8;  // part of the sequences that may be left out
   const auto half = std::chrono::duration<double>(pace_.step_seconds() / 2);
   masks_.wait(std::clamp(std::chrono::duration_cast<std::chrono::nanoseconds>(half),
                          std::chrono::nanoseconds(kShortWait), std::chrono::nanoseconds(kMostWait)),
               constrained / kOneOf);
 }
 
-// Lays out the step: who takes part, with which tokens.
+// Plans the step: which sequences, with which tokens.
 void Engine::gather(Clock::time_point now, Batch& batch) {
   candidates_.clear();
   int decodes = 0;
@@ -203,8 +203,8 @@ void Engine::gather(Clock::time_point now, Batch& batch) {
   forked_.clear();
 }
 
-// The prompt is absorbed once; the further choices go on from copies of its state. Those that find
-// no slot wait for one.
+// The prompt is absorbed once; further choices continue from copies of its state. Those that find
+// no slot are queued again.
 void Engine::fork_choices(Sequence& sequence, Batch& batch, Clock::time_point now) {
   auto& streams = sequence.request.streams;
   waiting_.count_slots(running_);
@@ -245,7 +245,7 @@ std::unique_ptr<Sequence> Engine::choice_of(const Sequence& sequence, size_t ind
   return choice;
 }
 
-// The step has brought prompts to where their states are stored.
+// Caches the states of prompts that the step has advanced to one of their points.
 void Engine::store_prefixes(const Batch& launched) {
   for (const Batch::Member& member : launched.members()) {
     if (member.sequence == nullptr || member.sequence->prompt.points.empty()) continue;
@@ -265,7 +265,7 @@ void Engine::finish(Batch& batch) {
   retire(Clock::now());
 }
 
-// Lets go of what has ended: slots back to the pool, or to the sessions they belong to.
+// Removes ended sequences: their slots return to the pool or to their sessions.
 void Engine::retire(Clock::time_point now) {
   std::erase_if(running_, [&](std::unique_ptr<Sequence>& sequence) {
     if (!sequence->ended) return false;
@@ -288,8 +288,8 @@ void Engine::retire(Clock::time_point now) {
   });
 }
 
-// Of a durable session: the answer is told to be one once it is on the disk, and what broke off has
-// never been.
+// Commits the answer of a durable session. The client receives its end after the commit. An answer
+// that did not complete is rolled back.
 void Engine::commit_answer(Sequence& sequence, Clock::time_point now) {
   Session& session = *sequence.session;
   DurableAnswer& durable = *sequence.durable_answer;
@@ -302,12 +302,12 @@ void Engine::commit_answer(Sequence& sequence, Clock::time_point now) {
   const auto tell = [stream = sequence.request.streams.front(), ending = *durable.ending,
                      wait_for_commit = durable.wait_for_commit](std::optional<CommitInfo> commit,
                                                                 const std::string& error) {
-    if (!wait_for_commit) return;  // it has been told
+    if (!wait_for_commit) return;  // its end has been sent
     StreamEnd last = ending;
     last.commit = commit;
     if (!error.empty()) {
       last.reason = EndReason::kNotStored;
-      last.message = "the answer could not be kept, and the session is as it was before: " + error;
+      last.message = "the answer could not be stored, the session is unchanged: " + error;
     }
     stream->finish(std::move(last));
   };
@@ -320,13 +320,13 @@ void Engine::commit_answer(Sequence& sequence, Clock::time_point now) {
                           std::move(durable.answer), std::move(durable.ids), tell);
   } catch (const std::bad_alloc&) {
     sessions_.roll_back(session, now);
-    tell(std::nullopt, "the system gives no memory to write it");
+    tell(std::nullopt, "out of memory");
   }
 }
 
 void Engine::report(const Batch* finished) {
   const Clock::time_point now = Clock::now();
-  prefixes_.use_disk(sessions_.spare_disk_bytes());  // first: sessions' writes may need the room
+  prefixes_.use_disk(sessions_.spare_disk_bytes());  // first: writes of sessions may need the space
   sessions_.send_writes();
   if (finished != nullptr) {
     ++stats_.steps;
@@ -382,7 +382,7 @@ void Engine::report_slots() {
   metrics_.set_session_host_bytes(counts.host_bytes);
 }
 
-// When there will be work to do although no request arrives.
+// When there is work even if no request arrives.
 std::optional<Clock::time_point> Engine::next_event() const {
   std::optional<Clock::time_point> next = sessions_.next_expiry();
   const auto consider = [&](const std::optional<Clock::time_point>& when) {
@@ -398,7 +398,7 @@ std::optional<Clock::time_point> Engine::next_event() const {
 }
 
 void Engine::end_everything() {
-  queue_.close();  // nothing may come after the last take
+  queue_.close();  // no arrivals after the last take()
   if (Batch* last = std::exchange(under_way_, nullptr)) finish(*last);
   const Clock::time_point now = Clock::now();
   waiting_.take_arrivals(load(), now);
@@ -409,14 +409,14 @@ void Engine::end_everything() {
   report(nullptr);
 }
 
-// All that can still be done without the batch, and where memory may be what is missing: every
-// stream is told, one by one, and nothing is computed or kept any more.
+// Ends every stream with kFailed. Allocations may fail, so each is tried separately; nothing is
+// computed or stored any more.
 void Engine::fail(const char* what) noexcept {
   queue_.close();
   const auto tell = [](const auto& say) noexcept {
     try {
       say();
-    } catch (const std::exception&) {  // it will see the process end
+    } catch (const std::exception&) {  // the client sees the end of the process
     }
   };
   for (auto* list : {&running_, &forked_}) {

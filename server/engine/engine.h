@@ -22,40 +22,37 @@
 namespace recurve {
 
 struct EngineOptions {
-  int slots = 16;           // sequences that can run at once, and idle sessions kept at hand
-  int rows_per_step = 256;  // tokens of one step; raised to slots + chunk if it is less
-  // How long a step may take in which somebody waits for the next token: prompts take less of it
-  // where it would be longer, but a chunk always. 0: however long.
+  int slots = 16;  // sequences that run at once, and idle sessions with their state in a slot
+  int rows_per_step = 256;  // tokens of one step; at least slots + chunk is used
+  // Bound of the duration of a step with decodes: prompts get fewer rows to meet it, but at least
+  // one chunk. 0: none.
   double step_seconds = 0;
-  // To the first token of a request: it is refused where others would make it later; 0: never.
+  // A request is refused if its first token would take longer because of others; 0: never.
   double ttft_seconds = 0;
   SessionLimits sessions;
   PrefixLimits prefix = {};
-  // What the bits of a state depend on in addition to model, weights and chunk: program, device,
-  // kernels.
+  // Identifies what the bits of a state depend on in addition to model, weights and chunk: program,
+  // device, kernels.
   std::string made_by = {};
-  // Whether a step is launched before the tokens of the one before it are delivered, so that the
-  // device never waits. Not said: where the device works on its own.
+  // Launch a step before the tokens of the previous one are delivered, so that the device does not
+  // wait. Absent: if the device works asynchronously.
   std::optional<bool> launch_ahead = {};
-  // Called at the start, while steps are recorded on devices that replay them.
+  // Called during the constructor, on devices that replay recorded steps.
   std::function<void(int done, int total)> on_recorded = {};
-  // Called once, on run()'s thread, if the engine fails: a device that does, memory that the system
-  // does not give where no single request can be refused for it, a bug. All requests have ended
-  // with kFailed then. what: one line, for the log.
+  // Called once, on run()'s thread, if the engine fails: a device error, a failed allocation that
+  // concerns no single request, or a bug. All requests have ended with kFailed by then. what: one
+  // line for the log.
   std::function<void(const char* what)> on_failure = {};
 };
 
 // Runs requests to their end, one step at a time, on one thread: continuous batching over a pool of
 // states. Knows token ids only.
-//
-// A step is launched and finished. In between, where the device works on its own, the step before
-// it is delivered: tokens stay on the device, and so the next step needs nothing that is not there.
-// A sequence that turns out to have ended takes no part in the step launched meanwhile: the device
-// knows before the host does.
-//
-// The tokens that an answer with a constraint may continue with follow from its last token. Mask
-// threads compute them while other sequences run: a step waits for them for a short time that no
-// client notices, and goes without the sequence if it takes longer.
+// On an asynchronous device, the tokens of a step are delivered while the next one runs: sampled
+// tokens stay on the device, so the next step needs nothing from the host. The device skips a
+// sequence that ended in the previous step, before the host knows of the end.
+// The mask of an answer with a constraint depends on its last token. Mask threads compute it while
+// other sequences run. A step waits for masks for a bounded time, and leaves out sequences whose
+// mask is not ready.
 //
 // Whatever runs concurrently, a request gives the same tokens, to the bit: prompts are cut only on
 // the model's chunk grid counted from the request's first token, the kernels treat every row on its
@@ -69,13 +66,12 @@ class Engine {
   // Steps until the queue is closed and all that was in it has ended, or until the engine fails.
   // Belongs to one thread.
   void run();
-  // Any thread: run() ends what is left with kDraining and returns.
+  // Any thread: run() ends the remaining requests with kDraining and returns.
   void abandon();
 
   // One step. False if there was nothing to compute.
   bool step();
-  // Whether states are on their way. Sequences wait for theirs; the queue is woken when it is
-  // there.
+  // States are being copied. Sequences wait for theirs; the end of a copy wakes the queue.
   bool copying() const { return pool_.copying(); }
 
  private:

@@ -33,7 +33,7 @@ SampleParams params_for(const SamplingParams& p) {
 const char* sentence_for(SampleStatus status) {
   if (status == SampleStatus::kNotFinite) return "the model's logits are not finite numbers";
   CHECK(status == SampleStatus::kNothing);
-  return "no token is left to sample: all are masked or impossible";
+  return "no token to sample: all are masked or impossible";
 }
 
 // Sets of ids, one bit each.

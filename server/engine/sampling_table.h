@@ -9,22 +9,22 @@
 
 namespace recurve {
 
-// How each slot samples and how far its answer has come, in the memory of the device, where the
-// kernels read and write it. Belongs to the engine's thread; copies go through the stream.
+// Sampling parameters and progress of each slot, in device memory, where the kernels read and write
+// them. Engine thread only; copies go through the stream.
 class SamplingTable {
  public:
   // The backend outlives the table.
   SamplingTable(Backend& backend, const SamplingVocab& vocab, int slots, Stream& stream);
 
-  // The slot's next rows begin a new answer. history: what has been said before, this request's
-  // prompt included. What is copied lies in `staging` meanwhile.
+  // The slot begins a new answer. history: all tokens before it, this request's prompt included.
+  // Uploads are staged in `staging`.
   void begin(int32_t slot, const SamplingParams& params, const TokenHistory& history,
              Staging& staging, Stream& stream);
 
-  // The slot's next token is one of these ids: of an answer with a constraint, before each.
+  // Sets the mask of the slot's next token. For an answer with a constraint, before each token.
   void allow(int32_t slot, std::span<const uint32_t> mask, Staging& staging, Stream& stream);
 
-  // What a step's kernel gets: rows, results and top in the memory of the device.
+  // The arguments of the sampling kernel. rows, results and top are in device memory.
   SampleArgs args(const float* logits, std::span<const SampleRow> rows, SampleResult* results,
                   TopLogit* top) const;
   SampleProgress* progress() const { return progress_.as<SampleProgress>(); }
@@ -32,12 +32,12 @@ class SamplingTable {
  private:
   Backend& backend_;
   const SamplingVocab vocab_;
-  const size_t words_;  // of a set of ids
+  const size_t words_;  // of a mask of ids
   // (slots + 1, ...): see SampleTable
   Buffer params_, progress_, ends_, allowed_, biased_, biases_, prompt_, answer_;
 };
 
-// What the kernel has said of a row, in the words of the clients. top: what belongs to the row.
+// Converts the kernel's result of a row. top: that row's.
 SampledToken token_of(const SampleResult& result, std::span<const TopLogit> top);
 
 }  // namespace recurve

@@ -28,7 +28,7 @@ void Sequence::refill(int chunk, Clock::time_point now) {
   const size_t before = ids.size();
   const bool more_will_come = request.more_prompt->take(&ids);
   prompt.tokens += static_cast<int64_t>(ids.size() - before);
-  // What arrives now is behind what other requests brought before: a text without end delays none.
+  // New text ranks after requests that arrived before it, so an endless prompt delays none of them.
   if (ids.size() > before) prompt.rank = rank_of(now, request.priority);
   if (!more_will_come) request.more_prompt.reset();
   if (ready(chunk).tokens > 0 || decode.unread) {
@@ -61,8 +61,8 @@ StepCandidate Sequence::ready(int chunk) const {
 bool Sequence::may_decode() const {
   if (leaving || decode.generated + decode.tokens_under_way >= request.sampling.max_tokens)
     return false;
-  if (scored()) return false;  // an error may be found yet
-  // What may come follows from the token that is under way.
+  if (scored()) return false;  // scoring may still find an error
+  // The mask depends on the token that is under way.
   if (guide != nullptr && (decode.tokens_under_way > 0 || !guide->ready())) return false;
   return !request.wait_for_acknowledgement ||
          (decode.tokens_under_way == 0 && decode.acknowledged >= decode.generated);
@@ -91,7 +91,7 @@ void Sequence::absorb(int rows, bool sampled) {
   const size_t from = prompt.absorbed, count = static_cast<size_t>(rows);
   prompt.launched -= count;
   prompt.absorbed += count;
-  // A token that was pending is in the history since it was sampled.
+  // The pending token is in the history since it was sampled.
   const size_t unknown = std::max(from, prompt.has_pending);
   history.add_prompt(std::span(prompt.ids).subspan(unknown, prompt.absorbed - unknown));
 }
@@ -130,15 +130,14 @@ std::optional<Sequence::Reason> Sequence::reason_to_end(Clock::time_point now) {
     return Reason{EndReason::kStopString};
   if (signals.cancelled) return Reason{EndReason::kCancelled};
   if (request.deadline && *request.deadline <= now) return Reason{EndReason::kDeadline};
-  if (position >= most_tokens) {  // of a text without end: what has one is refused before it begins
+  if (position >= most_tokens) {  // a streamed prompt; others are checked on arrival
     return Reason{EndReason::kInvalid,
                   "the text has more tokens than a state of the model can count"};
   }
   if (const auto until = patience_ends(); until && *until <= now) {
-    return Reason{EndReason::kStalled,
-                  decode.unread
-                      ? "nothing of the answer was read for too long: read it as it comes"
-                      : "no more of the text came for too long: send it faster, or in requests"};
+    return Reason{EndReason::kStalled, decode.unread
+                                           ? "the client read nothing of the answer for too long"
+                                           : "the client sent no more of the prompt for too long"};
   }
   return std::nullopt;
 }
@@ -152,7 +151,7 @@ void Sequence::end(EndReason reason, const char* message) {
   ended = true;
 }
 
-// An answer that is not on the disk yet is not acknowledged; what is no answer is not kept.
+// Stores the end of a durable answer until the commit. True if the client must wait for that.
 bool Sequence::hold_for_commit(const StreamEnd& last) {
   if (!durable_answer || !is_answer(last.reason)) return false;
   durable_answer->ending = last;

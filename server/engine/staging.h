@@ -7,8 +7,8 @@
 
 namespace recurve {
 
-// Host memory from which a step's inputs go to the device. What is taken stays where it is, and
-// must stay as it is until the copies are done; then all of it is given back at once.
+// Host memory for uploads of one step. The contents must not change until the copies are done;
+// reset() frees all of it.
 class Staging {
  public:
   explicit Staging(Backend& backend) : backend_(backend) {}

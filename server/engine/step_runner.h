@@ -10,21 +10,21 @@
 
 namespace recurve {
 
-// Computes steps on a device: takes the tokens that were sampled there, advances states, samples
-// anew. Nothing but the results comes back. Belongs to the engine's thread.
+// Runs steps on a device: takes the tokens that the previous step sampled there, advances the
+// states, samples. Only the results are downloaded. Engine thread only.
 class StepRunner {
  public:
   // All references outlive the runner.
   StepRunner(const Model& model, Backend& backend, Stream& stream, StatePool& pool,
              const SamplingVocab& vocab, const StepBounds& bounds);
 
-  // Records the steps that only decode, one for each padded number of sequences: 1, 2, 4, 8, 16,
-  // then multiples of 8 up to all slots. To be replayed from then on. progress: called after each.
+  // Records the steps that only decode, for replay: one for each padded number of sequences: 1, 2,
+  // 4, 8, 16, then multiples of 8 up to all slots. progress: called after each.
   void record(const std::function<void(int done, int total)>& progress);
 
-  // Queues the step. Batches are done in the order in which they were launched.
+  // Queues the step. Steps finish in the order of their launches.
   void launch(Batch& batch);
-  // Waits until the step is done: its results may be read.
+  // Waits until the results of the step may be read.
   void finish(Batch& batch) { batch.done().wait(); }
 
   // Samples of one step, at most.

@@ -30,8 +30,7 @@ const PromptReading& reading_of(const Request& request, const Session* session) 
   return continues ? *request.continued_prompt : request.prompt;
 }
 
-// What is absorbed before the first token: the pending token, unless the prompt begins with its
-// like, and the prompt.
+// The session's pending token, unless the prompt replaces it, and the prompt.
 PromptPhase prompt_of(const Request& request, const Session* session) {
   const PromptReading& reading = reading_of(request, session);
   PromptPhase prompt;
@@ -51,7 +50,7 @@ PromptPhase prompt_of(const Request& request, const Session* session) {
   return prompt;
 }
 
-// Why a request could come to more tokens than a state counts; empty: it could not.
+// An error if the request could exceed the tokens that a state counts; else empty.
 std::string too_long_for(const StateLayout& layout, const Request& request, const Session* session,
                          const std::vector<int32_t>& prompt) {
   const int64_t absorbed = session != nullptr ? session->at.position : 0;
@@ -66,7 +65,7 @@ std::string too_long_for(const StateLayout& layout, const Request& request, cons
 }  // namespace
 
 void WaitingLine::take_arrivals(const EngineLoad& load, Clock::time_point now) {
-  // First: a thread that wakes the queue from here on wakes the next step.
+  // First: a wake-up of the queue after this take() causes another step.
   arrivals_ = queue_.take();
   if (sessions_.advance()) resume_parked(load, now);
   for (SessionCommand& command : arrivals_.commands) run_command(command, now);
@@ -80,7 +79,7 @@ void WaitingLine::run_command(SessionCommand& command, Clock::time_point now) {
     result = sessions_.run(command, now);
   } catch (const std::bad_alloc&) {
     result.reason = EndReason::kExhausted;
-    result.message = "the system gives no memory for it: close sessions or marks";
+    result.message = "out of memory: close sessions or marks";
   }
   if (result.progress == SessionResult::Progress::kCommitting) return;
   if (result.progress == SessionResult::Progress::kWaiting) {
@@ -124,7 +123,7 @@ void WaitingLine::line_up(Line& one) {
   if (in_turn_at_.capacity() <= waiting_.size()) in_turn_at_.reserve(2 * waiting_.size() + 8);
   const Sequence& waiting = *one.front();
   if (uses_.size() >= kMostUses) forget_uses();
-  TenantUse& use = use_of(waiting.request.caller.share());  // from now on there is one
+  TenantUse& use = use_of(waiting.request.caller.share());  // creates it
   use.asked = std::max(use.asked, seconds_of(waiting.request.arrival));
   Session* session = waiting.session;
   const bool all_there = waiting.request.more_prompt == nullptr;
@@ -140,7 +139,7 @@ void WaitingLine::line_up(Line& one) {
   waiting_.splice(behind.base(), one);
 }
 
-// An ending with a message if the request cannot be served.
+// With a message if the request cannot be served.
 StreamEnd WaitingLine::refusal(const Request& request, const Sequence& waiting) const {
   const Session* const session = waiting.session;
   const auto refuse = [](EndReason reason, std::string message) {
@@ -158,8 +157,8 @@ StreamEnd WaitingLine::refusal(const Request& request, const Sequence& waiting) 
   }
   if (request.durability == Durability::kLocal && !(session != nullptr && session->durable())) {
     return refuse(EndReason::kInvalid,
-                  fmt::format("session \"{}\" is not durable, and the request is to be: open the "
-                              "session with durability local",
+                  fmt::format("session \"{}\" is not durable, but the request asks for durability: "
+                              "open the session with durability local",
                               request.session));
   }
   const std::string& refused = reading_of(request, session).refusal;
@@ -225,8 +224,8 @@ void WaitingLine::drop(const Sequence& waiting, EndReason reason, Clock::time_po
                    .queue_seconds = seconds_between(waiting.request.arrival, now)};
   if (reason == EndReason::kOverloaded) {
     ending.message = fmt::format(
-        "it has waited for {:.1f} s, and others are more important: try "
-        "again later, or give it a higher priority",
+        "overloaded: the request has waited for {:.1f} s without a slot: try again later, or "
+        "set a higher priority",
         ending.queue_seconds);
     ending.retry_seconds = most_seconds_;
   }
@@ -272,7 +271,7 @@ Waiter WaitingLine::waiter_of(const Sequence& waiting) const {
           .most_slots = most_slots_of(caller)};
 }
 
-// The end if no waiting request may have a slot.
+// waiting_.end() if no waiting request may have a slot.
 WaitingLine::Line::iterator WaitingLine::next_in_turn(Clock::time_point now) {
   in_turn_.clear();
   for (const auto& waiting : waiting_) in_turn_.push_back(waiter_of(*waiting));
@@ -294,7 +293,8 @@ TenantUse& WaitingLine::use_of(TenantId tenant) {
   return found != uses_.end() ? *found : uses_.emplace_back(TenantUse{.tenant = tenant});
 }
 
-// Of those that have no slot and do not wait: where there are no keys, addresses come and go.
+// Drops entries of tenants that neither run nor wait. Without keys, a tenant is an address, and
+// their number is not bounded.
 void WaitingLine::forget_uses() {
   std::erase_if(uses_, [this](const TenantUse& use) {
     return use.slots == 0 && std::ranges::none_of(waiting_, [&](const auto& waiting) {
@@ -312,7 +312,8 @@ bool WaitingLine::is_shared(Clock::time_point now) const {
   return several_are_active(uses_, seconds_of(now));
 }
 
-// Moves an idle session out of its slot if none is free. False if there is no such session either.
+// Makes sure that a slot is free, if need be by moving an idle session out of its slot. False if
+// neither exists.
 bool WaitingLine::free_one_slot() { return pool_.free_slots() > 0 || sessions_.evict_one(); }
 
 std::optional<StateSlot> WaitingLine::acquire_slot(const Identity& caller, Clock::time_point now) {
@@ -336,7 +337,7 @@ std::optional<StateSlot> WaitingLine::acquire_slot(const Identity& caller, Clock
   return pool_.acquire_unset();
 }
 
-// Sends for what the prompt begins with, if that is on the disk alone; true: the request waits.
+// Starts to read the prompt's prefix if it is on disk alone. True: the request waits for it.
 bool WaitingLine::fetch_prefix(Request& request, const Sequence& waiting) {
   const bool fresh = is_fresh(waiting.session) && !(waiting.session && waiting.session->busy);
   if (!fresh || request.more_prompt || request.sampling.prompt_logprobs >= 0) return false;
@@ -354,7 +355,7 @@ bool WaitingLine::fetch_prefix(Request& request, const Sequence& waiting) {
   return true;
 }
 
-// What the prompt begins with instead of a state that has absorbed nothing.
+// The cached state that a fresh prompt starts from, if there is one.
 PrefixCache::Start WaitingLine::prefix_of(const Sequence& waiting) {
   const Request& request = waiting.request;
   if (!is_fresh(waiting.session)) return {.use = {.miss = PrefixMiss::kContinues}};
@@ -365,7 +366,7 @@ PrefixCache::Start WaitingLine::prefix_of(const Sequence& waiting) {
                          request.prompt.prefix_points);
 }
 
-// What may fail comes first: until the end the request waits as it did.
+// All that may throw comes first: if it does, the request is unchanged and still waits.
 void WaitingLine::start(Sequence& sequence, Clock::time_point now) {
   Request& request = sequence.request;
   Session* const session = sequence.session;
@@ -406,7 +407,7 @@ void WaitingLine::requeue(const Sequence& sequence, size_t first) {
   waiting.request = sequence.request;
   Request& request = waiting.request;
   request.sampling.seed += first;
-  request.sampling.prompt_logprobs = -1;  // the first choice's alone
+  request.sampling.prompt_logprobs = -1;  // only the first choice scores the prompt
   request.streams.erase(request.streams.begin(),
                         request.streams.begin() + static_cast<ptrdiff_t>(first));
   waiting.prompt.ids = sequence.prompt.ids;

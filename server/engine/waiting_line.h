@@ -22,26 +22,24 @@ struct EngineLoad {
   std::span<const std::unique_ptr<Sequence>> running;
   const Pace& pace;
   const HoldTimeEstimator& holds;
-  // Prompt tokens a second, of all together; 0: not known. shared: by several tenants.
+  // Prompt tokens a second of all sequences; 0: unknown. shared: several tenants are active.
   double prompt_rate(bool shared) const;
 };
 
-// The requests that have arrived and have no slot yet. They leave by their places, which is the
-// order they came in but for priority; only that every second turn goes to a far shorter prompt
-// than the first one's, so that a flood of long ones does not keep it out. Tenants share the slots
-// by their weights: places are among a tenant's own. A request need not wait for the slots of idle
-// sessions, nor for those of sessions that stand behind it in the line.
-//
-// One slot is enough for a request to leave, however many choices it has: the others take theirs
-// where its prompt ends. Those that find none stand in the line again, in the same place, and
-// absorb the prompt anew. So no request holds a slot, or reserves one, to wait for others.
-//
-// A request whose first token would come too late because of others is refused at once; so is one
-// that there is no memory for, and everything else stays as it was. Belongs to the engine's thread.
+// The requests that have no slot yet, in the order of their ranks: by arrival, corrected by
+// priority. Every second turn goes to a prompt that is far shorter than the first one, if there is
+// one, so that many long prompts do not block it. Ranks order the requests of one tenant; tenants
+// share the slots by weight. Slots of idle sessions are taken for waiting requests, also those of
+// sessions whose own requests are further back in the line.
+// A request starts with one slot, however many choices it has. The other choices get theirs at the
+// end of the prompt. Those that find none are queued again with the same rank and absorb the prompt
+// again. So no request holds or reserves a slot while it waits for others.
+// A request whose first token would be too late because of others is refused at once. So is one for
+// which an allocation fails; nothing else changes then. Engine thread only.
 class WaitingLine {
  public:
-  // All references outlive the line. most_seconds: to a first token, at most; 0: however long. A
-  // request that has waited twice as long in spite of that is given up.
+  // All references outlive the line. most_seconds: bound of the time to the first token; 0: none. A
+  // request that has waited for twice as long is dropped.
   WaitingLine(AdmissionQueue& queue, SessionStore& sessions, PrefixCache& prefixes, StatePool& pool,
               EngineMetrics& metrics, double most_seconds)
       : queue_(queue),
@@ -51,45 +49,45 @@ class WaitingLine {
         metrics_(metrics),
         most_seconds_(most_seconds) {}
 
-  // Answers what is about sessions; lines up requests that can be served, refuses the others.
+  // Runs session commands; queues the requests that can be served and refuses the others.
   void take_arrivals(const EngineLoad& load, Clock::time_point now);
-  // Lets go of those that were cancelled, have run out of time or have waited for too long.
+  // Drops requests that were cancelled, are past their deadline or have waited for too long.
   void drop_unwanted(Clock::time_point now);
-  // The next request, in its slot; null if none waits or there is no room for it.
+  // The next request, in its slot; null if none waits or no slot is available.
   std::unique_ptr<Sequence> admit_next(Clock::time_point now);
-  // A slot for a further choice, whose state is to be copied into it, after an idle session has
-  // left its own if it must; empty: there is none.
-  // Not where the tenant has what it may have, or others wait that have less.
+  // A slot with unset contents for a further choice; may move an idle session out of its slot.
+  // Empty if there is none, if the tenant has its maximum, or if a tenant with fewer slots waits.
   std::optional<StateSlot> acquire_slot(const Identity& caller, Clock::time_point now);
-  // Which slots are in use: once before each round of the two above.
+  // Counts the slots in use; call it before each series of calls to the two functions above.
   void count_slots(std::span<const std::unique_ptr<Sequence>> running);
   void count_slot(TenantId tenant) { ++use_of(tenant).slots; }
-  // The choices from `first` on, who found no slot, wait.
+  // Queues the choices from `first` on, which found no slot.
   void requeue(const Sequence& sequence, size_t first);
-  // Lets go of all of them, and of what has arrived and was not looked at. The queue is closed.
+  // Drops all requests and commands, also those that have just arrived. The queue is closed.
   void drop_all(EndReason reason, Clock::time_point now);
 
-  // Whether several tenants, or addresses, have asked lately: then steps are kept short.
+  // Several tenants, or addresses, were active lately: steps should be short.
   bool is_shared(Clock::time_point now) const;
 
   bool empty() const { return waiting_.empty() && parked_.empty() && parked_commands_.empty(); }
-  // Those in it, by their places.
+  // The waiting requests, in the order of their ranks.
   std::vector<Waiter> waiters() const;
-  // When the first of them will have to be let go.
+  // When the first of them is to be dropped.
   std::optional<Clock::time_point> next_deadline() const;
-  // Seconds that a short request would wait that came now.
+  // Expected wait of a short request that would arrive now.
   double expected_seconds(const EngineLoad& load, Clock::time_point now) const;
 
  private:
   using Line = std::list<std::unique_ptr<Sequence>>;
-  // A request whose session's state is on the disk, or that of what its prompt begins with.
+  // A request that waits until the state of its session, or of its prompt's prefix, is read from
+  // disk.
   struct Parked {
     Request request = {};
-    bool loading = false;  // else: there is no room for it yet
+    bool loading = false;  // false: no memory for the state yet
     std::string error = {};
     EndReason reason = EndReason::kDone;
-    bool has_prefix = false;     // it is what its prompt begins with
-    Session* session = nullptr;  // then: marked busy for this request; null: none
+    bool has_prefix = false;     // it waits for a prefix
+    Session* session = nullptr;  // with has_prefix: marked busy for this request; null: none
   };
 
   void forget_uses();
@@ -101,7 +99,7 @@ class WaitingLine {
   void release_parked(Parked& parked);
 
   void run_command(SessionCommand& command, Clock::time_point now);
-  // has_prefix: what the prompt begins with has come from the disk, if it was there.
+  // has_prefix: the prefix has been looked for on disk already.
   void arrive(Request& request, const EngineLoad& load, Clock::time_point now,
               bool has_prefix = false);
   StreamEnd refusal(const Request& request, const Sequence& waiting) const;
@@ -111,7 +109,7 @@ class WaitingLine {
   Waiter waiter_of(const Sequence& waiting) const;
   int most_slots_of(const Identity& who) const { return most_slots(who, pool_.slots()); }
   Line::iterator next_in_turn(Clock::time_point now);
-  static constexpr size_t kMostUses = 256;  // then those of others are forgotten
+  static constexpr size_t kMostUses = 256;  // then idle tenants' entries are dropped
   TenantUse& use_of(TenantId tenant);
   std::optional<Clock::time_point> patience_ends(const Sequence& waiting) const;
   void drop(const Sequence& waiting, EndReason reason, Clock::time_point now);
@@ -126,14 +124,15 @@ class WaitingLine {
   StatePool& pool_;
   EngineMetrics& metrics_;
   const double most_seconds_;
-  AdmissionQueue::Arrivals arrivals_;  // being looked at
-  Line waiting_;                       // by their places
+  AdmissionQueue::Arrivals arrivals_;  // being processed
+  Line waiting_;                       // by rank
   std::vector<std::shared_ptr<Parked>> parked_;
   std::vector<SessionCommand> parked_commands_;
-  // Of next_in_turn(), with room for all of the line: who may be next, and where it stands.
+  // Scratch of next_in_turn(), with capacity for the whole line: the tenant's requests and where
+  // they are in the line.
   std::vector<Waiter> in_turn_;
   std::vector<Line::iterator> in_turn_at_;
-  std::vector<TenantUse> uses_;  // of all tenants in the line and in slots, and of many others
+  std::vector<TenantUse> uses_;  // of all tenants in the line and in slots, and of recent ones
   uint64_t turns_ = 0;           // of tenants
   bool turn_of_shortest_ = false;
 };

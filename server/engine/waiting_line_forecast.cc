@@ -1,4 +1,4 @@
-// What the line expects of those in it: how long each will wait, and who would wait too long.
+// WaitingLine: how long requests wait, and which would wait for too long.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ std::vector<Waiter> WaitingLine::waiters() const {
   return line;
 }
 
-// Seconds that others keep it waiting.
+// Seconds that it waits because of other requests.
 double WaitingLine::wait_of(const Waiter& waiter, const EngineLoad& load,
                             Clock::time_point now) const {
   const std::vector<Waiter> line = waiters();
@@ -55,7 +55,7 @@ double WaitingLine::expected_seconds(const EngineLoad& load, Clock::time_point n
   return wait_of({.rank = rank_of(now, 0), .tokens = 1}, load, now);
 }
 
-// An ending with a message if others would keep the request waiting for longer than they may.
+// With a message if the request would wait for too long because of others.
 StreamEnd WaitingLine::overload(const Sequence& waiting, const EngineLoad& load,
                                 Clock::time_point now) const {
   if (most_seconds_ == 0) return {};
@@ -67,13 +67,11 @@ StreamEnd WaitingLine::overload(const Sequence& waiting, const EngineLoad& load,
   const Verdict verdict =
       judge(waiter, wait_of(waiter, load, now), load.prompt_rate(is_shared(now)), bounds);
   if (verdict.admitted) return {};
-  const std::string wanted =
-      fmt::format("{} {:.2g}", verdict.deadline ? "its deadline is in" : "is to be expected within",
-                  verdict.within_seconds);
   return {.reason = EndReason::kOverloaded,
-          .message = fmt::format("its first token would come after about {:.2g} s, and {}: try "
-                                 "again later, or give it a higher priority",
-                                 verdict.first_token_seconds, wanted),
+          .message = fmt::format("overloaded: the first token would take about {:.2g} s, the {} is "
+                                 "{:.2g} s: try again later, or set a higher priority",
+                                 verdict.first_token_seconds,
+                                 verdict.deadline ? "deadline" : "limit", verdict.within_seconds),
           .retry_seconds = verdict.retry_seconds};
 }
 

@@ -1,6 +1,6 @@
-// What waits for a disk before it can stand in the line: requests on sessions whose states are
-// there, or those of what their prompts begin with, repeated requests, whose answers are there, and
-// commands for which room is being made.
+// WaitingLine: requests that wait for a disk before they are queued, because the state of their
+// session, the prefix of their prompt or the answer to a repeated request is there; and session
+// commands that wait for memory to be freed.
 #include <fmt/format.h>
 
 #include <utility>
@@ -12,15 +12,14 @@ namespace recurve {
 
 namespace {
 
-// The answer to a request that was answered before, as it was then.
+// Sends the recorded answer of a repeated request.
 void repeat(const std::vector<std::shared_ptr<TokenStream>>& streams, const Archive::Loaded& loaded,
             const std::optional<CommitInfo>& commit) {
   TokenStream& stream = *streams.front();
   const StateHeader& header = loaded.header;
   if (!loaded.error.empty() || !header.answer) {
-    return stream.finish(
-        {.reason = loaded.error.empty() ? EndReason::kStateLost : loaded.reason,
-         .message = "the answer that was recorded cannot be read: " + loaded.error});
+    return stream.finish({.reason = loaded.error.empty() ? EndReason::kStateLost : loaded.reason,
+                          .message = "the recorded answer cannot be read: " + loaded.error});
   }
   const StateAnswer& answer = *header.answer;
   stream.accept({.prompt_tokens = answer.prompt_tokens,
@@ -38,7 +37,7 @@ void repeat(const std::vector<std::shared_ptr<TokenStream>>& streams, const Arch
 
 }  // namespace
 
-// True if the request is done with, or waits for a disk.
+// True if the request has ended or waits for a disk.
 bool WaitingLine::check_session(Request& request, Session& session) {
   const auto refuse = [&](EndReason reason, std::string message) {
     request.streams.front()->finish({.reason = reason, .message = std::move(message)});
@@ -56,10 +55,9 @@ bool WaitingLine::check_session(Request& request, Session& session) {
   const auto& answered = session.at.answered;
   if (answered && !request.id.empty() && answered->id == request.id) {
     if (std::string_view(answered->digest) != digest_of(request)) {
-      return refuse(EndReason::kOtherRequest,
-                    fmt::format("request \"{}\" was answered, and asked for something else: give "
-                                "this one another id",
-                                request.id));
+      return refuse(
+          EndReason::kOtherRequest,
+          fmt::format("request \"{}\" was answered with other contents: use a new id", request.id));
     }
     const auto commit = sessions_.last_commit(session);
     sessions_.archive()->load_answer(
@@ -72,7 +70,7 @@ bool WaitingLine::check_session(Request& request, Session& session) {
   }
   if (request.expected_epoch && *request.expected_epoch != session.epoch) {
     return refuse(EndReason::kConflict,
-                  fmt::format("session \"{}\" has epoch {}, and {} was expected: look at it again",
+                  fmt::format("session \"{}\" has epoch {}, expected {}: read it again",
                               request.session, session.epoch, *request.expected_epoch));
   }
   if (session.tier() != Tier::kDisk) return false;
@@ -94,7 +92,7 @@ bool WaitingLine::check_session(Request& request, Session& session) {
   return true;
 }
 
-// What can go on now that disks have done something.
+// Retries the commands, and the requests whose reads have ended.
 void WaitingLine::resume_parked(const EngineLoad& load, Clock::time_point now) {
   for (SessionCommand& command : std::exchange(parked_commands_, {})) run_command(command, now);
   for (const auto& parked : std::exchange(parked_, {})) {
@@ -103,7 +101,7 @@ void WaitingLine::resume_parked(const EngineLoad& load, Clock::time_point now) {
       continue;
     }
     release_parked(*parked);
-    // A state that is lost is refused as it is from now on.
+    // arrive() refuses a request on a lost state.
     if (parked->error.empty() || parked->reason == EndReason::kStateLost) {
       arrive(parked->request, load, now, parked->has_prefix);
     } else {
@@ -116,12 +114,12 @@ void WaitingLine::resume_parked(const EngineLoad& load, Clock::time_point now) {
   }
 }
 
-// It goes on, or gives up.
+// The request no longer waits for a disk.
 void WaitingLine::release_parked(Parked& parked) {
   if (parked.session != nullptr) sessions_.set_busy(*std::exchange(parked.session, nullptr), false);
 }
 
-// Who waits for a disk may give up too; what is on its way comes all the same.
+// A read that has begun is not cancelled.
 void WaitingLine::drop_unwanted_parked(Clock::time_point now) {
   std::erase_if(parked_, [&](const std::shared_ptr<Parked>& parked) {
     const Request& request = parked->request;

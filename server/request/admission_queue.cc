@@ -4,7 +4,7 @@
 
 namespace recurve {
 namespace {
-// Session commands are short and answered between two steps; this many may gather meanwhile.
+// Bound of session commands that wait for the end of a step.
 constexpr size_t kMaxCommands = 4096;
 }  // namespace
 

@@ -9,8 +9,8 @@
 
 namespace recurve {
 
-// The one way from a frontend to the engine. Bounded: requests that wait for a slot count until
-// the engine calls count_removed(). Any thread may push; the engine's thread alone takes and waits.
+// The queue from the frontends to the engine. Bounded: a request counts until the engine calls
+// count_removed(). Any thread may push; only the engine's thread takes and waits.
 class AdmissionQueue {
  public:
   enum class Admission { kAccepted, kFull, kClosed };
@@ -21,7 +21,7 @@ class AdmissionQueue {
   Admission push(Request request);
   Admission post(SessionCommand command);
   void wake();   // a client's signals to its stream have changed
-  void close();  // from now on everything is refused with kClosed; what is inside stays
+  void close();  // further pushes return kClosed; the contents stay
   int waiting() const;
   int max_waiting() const { return max_waiting_; }
 
@@ -31,11 +31,11 @@ class AdmissionQueue {
     std::vector<SessionCommand> commands;
   };
   Arrivals take();
-  bool done() const;                 // closed, and all that came in before has been taken
-  void count_removed(int requests);  // that many no longer wait: admitted, refused or given up
-  void count_requeued();             // one that had left waits again, for the rest of its choices
-  // Sleeps until something arrives, wake() or close() is called, or `until` has come. Returns at
-  // once if any of it happened since the last take().
+  bool done() const;                 // closed and empty
+  void count_removed(int requests);  // they no longer wait: admitted, refused or dropped
+  void count_requeued();             // an admitted request waits again, with its further choices
+  // Sleeps until an arrival, wake(), close() or the time `until`. Returns at once if one of them
+  // has happened since the last take().
   void wait(std::optional<Clock::time_point> until);
 
  private:

@@ -9,15 +9,14 @@
 
 namespace recurve {
 
-// Bounds what all calls together hold of something, and what each has of it who shares the server
-// (Identity::share()): a part of it is for small calls alone, which large ones cannot fill, and
-// large calls of one share, and of one group of shares, may hold three times what is left. Any
-// thread.
+// A budget of bytes for all calls. An eighth is reserved for small calls. The large calls of a
+// share, and of a group of shares (Identity::share()), may hold at most three times the remaining
+// bytes. Any thread.
 class ByteBudget {
  public:
   explicit ByteBudget(int64_t most) : most_(most) {}
 
-  // A part of the budget, given back when it is destroyed.
+  // A reserved part of the budget, released by the destructor.
   class Share {
    public:
     Share() = default;
@@ -47,8 +46,7 @@ class ByteBudget {
 
   static constexpr int64_t kSmall = 64 << 10;  // most bytes of a small call
 
-  // For a call of that share. Empty if it does not fit, or if there is no memory to write it down.
-  // Something always fits where nothing is taken.
+  // Empty if it does not fit, or on a failed allocation. Any size fits if nothing else is reserved.
   Share take(int64_t bytes, TenantId share) {
     const std::lock_guard lock(mutex_);
     if (!fits(bytes, share)) return {};
@@ -65,7 +63,7 @@ class ByteBudget {
     const std::lock_guard lock(mutex_);
     return used_;
   }
-  // What the calls of one share have.
+  // Of one share.
   int64_t used(TenantId share) const {
     const std::lock_guard lock(mutex_);
     return used_between(share, share);
@@ -97,11 +95,11 @@ class ByteBudget {
     if (found != used_by_.end() && (found->second -= bytes) == 0) used_by_.erase(found);
   }
 
-  static constexpr int64_t kTimesWhatIsLeft = 3;  // that one share may have
+  static constexpr int64_t kTimesWhatIsLeft = 3;  // bound of a share
   const int64_t most_;
   mutable std::mutex mutex_;
   int64_t used_ = 0;
-  std::map<TenantId, int64_t> used_by_;  // of shares that have something
+  std::map<TenantId, int64_t> used_by_;  // of shares with reserved bytes
 };
 
 }  // namespace recurve

@@ -11,7 +11,7 @@
 
 namespace recurve {
 
-// Calls under way: for an abort by the request's id, and for threads that wait for their end.
+// The active calls: for aborts by request id, and for threads that wait for the end of all calls.
 // Thread-safe.
 class CallRegistry {
  public:
@@ -25,26 +25,26 @@ class CallRegistry {
     ~Call() = default;
   };
 
-  // From the beginning of a call to where it takes no more aborts, and on to its very end. Of one
-  // that is refused as it comes only the status is under way.
+  // A call enters at its beginning, leaves when it takes no more aborts, and is gone at its end. A
+  // call that is refused at once is counted with refused() instead of entering.
   void enter(Call* call);
   void refused();
   void leave(Call* call);
   void gone(bool was_refused);
   int count() const;  // entered and not gone
-  // False if it is not so by then: that no call is left, or none but refused ones, of which there
-  // may be new ones all the time.
+  // False on timeout. The first waits until there is no call, the second until there are only
+  // refused ones, as new ones of those may always arrive.
   bool wait_until_empty(Clock::time_point until) const;
   bool wait_until_all_served(Clock::time_point until) const;
-  // Brings the end of wait_until_all_served() forward, also of one that waits already.
+  // Sets an earlier timeout of wait_until_all_served(), also if it is waiting already.
   void end_by(Clock::time_point deadline);
 
-  // Gives the call a name, which it has until forget(). False if another call of the tenant has it.
+  // Registers the id of a call until forget(). False if another call of the tenant has it.
   bool name(TenantId tenant, const std::string& id, Call* call);
   void forget(TenantId tenant, const std::string& id);
 
   bool abort(TenantId tenant, const std::string& id);  // false if there is no such call
-  // The same of whatever tenant's.
+  // The same for all tenants.
   bool abort_of_any(const std::string& id);
   void abort_all();
 

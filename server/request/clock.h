@@ -4,8 +4,8 @@
 
 namespace recurve {
 
-// The time by which requests are served: the steady clock's. A test may hold it still and move it,
-// so that what takes time need not, and ends the same on every machine.
+// The steady clock. A test may stop and advance it, so that tests of timeouts are fast and have the
+// same result on every machine.
 struct Clock {
   using duration = std::chrono::steady_clock::duration;
   using rep = duration::rep;
@@ -18,13 +18,13 @@ struct Clock {
     return held == 0 ? std::chrono::steady_clock::now() : time_point(duration(held));
   }
 
-  // For tests, which hold and release it while no other thread reads it.
+  // For tests. Call hold() and release() while no other thread reads the clock.
   static void hold() { held_ = std::chrono::steady_clock::now().time_since_epoch().count(); }
   static void pass(duration time) { held_ += time.count(); }
   static void release() { held_ = 0; }
 
  private:
-  static inline std::atomic<rep> held_{0};  // 0: it goes on by itself
+  static inline std::atomic<rep> held_{0};  // 0: not stopped
 };
 
 inline double seconds_between(Clock::time_point from, Clock::time_point to) {

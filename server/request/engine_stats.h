@@ -4,28 +4,28 @@
 
 namespace recurve {
 
-// Where the engine stands: written by its thread, read by any. For load reports.
+// Load of the engine: written by its thread, read by any.
 struct EngineStats {
-  std::atomic<int> running{0};  // sequences that hold a slot for a request
-  std::atomic<int> slots{0};    // all there are
+  std::atomic<int> running{0};  // sequences in a slot
+  std::atomic<int> slots{0};    // all slots
   std::atomic<int> slots_free{0};
-  std::atomic<int> slots_idle{0};  // held by sessions without a request
+  std::atomic<int> slots_idle{0};  // held by idle sessions
   std::atomic<int> sessions{0};
   std::atomic<int> sessions_host{0};          // of these, with their state in host memory
   std::atomic<int64_t> host_bytes{0};         // of session states and marks in host memory
-  std::atomic<int> sessions_disk{0};          // with their state on the disk alone
+  std::atomic<int> sessions_disk{0};          // with their state on disk alone
   std::atomic<int64_t> disk_bytes{0};         // of all files of --state-dir
-  std::atomic<int> sessions_not_restored{0};  // of the folder, at the start
-  std::atomic<int> sessions_other_model{0};   // and those whose states are of another model
-  std::atomic<int64_t> prefix_tokens{0};      // that prompts were spared, since the start
-  std::atomic<int64_t> prefix_states{0};      // in host memory, and what they take of it
+  std::atomic<int> sessions_not_restored{0};  // at the start, of the state folder
+  std::atomic<int> sessions_other_model{0};   // whose states are of another model
+  std::atomic<int64_t> prefix_tokens{0};      // from the prefix cache, since the start
+  std::atomic<int64_t> prefix_states{0};      // in host memory
   std::atomic<int64_t> prefix_bytes{0};
-  std::atomic<int64_t> prefix_states_disk{0};  // on the disk, of which some are in memory too
+  std::atomic<int64_t> prefix_states_disk{0};  // on disk; some are in memory too
   std::atomic<int64_t> prefix_bytes_disk{0};
   std::atomic<int64_t> prompt_tokens{0};
   std::atomic<int64_t> generated_tokens{0};
   std::atomic<int64_t> steps{0};
-  std::atomic<double> expected_queue_seconds{0};  // of a short request that came now
+  std::atomic<double> expected_queue_seconds{0};  // of a short request that would arrive now
 };
 
 }  // namespace recurve

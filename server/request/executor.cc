@@ -142,7 +142,7 @@ void Strand::run() {
   } catch (const std::exception& error) {
     failed(error);
   }
-  // It goes behind all others, not at once, so that no strand keeps a thread to itself.
+  // Queued behind all others, so that a strand does not occupy a thread.
   if (pokes_.fetch_sub(seen) != seen) post();
 }
 

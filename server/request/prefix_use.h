@@ -4,40 +4,40 @@
 
 namespace recurve {
 
-// Where states of a prompt should be kept in addition to its end and to where it parts from others:
-// so many tokens from its first one on, in any order.
+// Where states of a prompt should be cached, in addition to its end and to where it diverges from
+// other prompts: numbers of tokens from its start, in any order.
 struct PrefixPoints {
-  std::vector<int64_t> likely = {};  // other prompts part there, as likely as not
-  std::vector<int64_t> named = {};   // the client wants one there
+  std::vector<int64_t> likely = {};  // other prompts probably diverge there
+  std::vector<int64_t> named = {};   // requested by the client
 };
 
-// What a request wants of the states that other prompts have left.
+// How a request uses the prefix cache.
 enum class PrefixMode {
-  kOff,          // neither
-  kUse,          // to begin with one
-  kUseAndStore,  // and to leave some
+  kOff,          // not at all
+  kUse,          // starts from a cached state
+  kUseAndStore,  // and caches states
 };
 
-// Why a prompt began with no such state.
+// Why a prompt did not start from a cached state.
 enum class PrefixMiss {
-  kNone,       // it began with one
-  kOff,        // the request did not want it, or the server keeps none
-  kContinues,  // it goes on from a session that has absorbed something
-  kScored,  // the log-probabilities of all its tokens are wanted, or it is sent while it is scored
-  kShort,   // it is no longer than a chunk
-  kNew,     // no prompt has begun as it does
-  kNotStored,  // one has, and its state was not kept, or had to make room for others
-  kOnDisk,  // its state is on the disk, perhaps of a server before, and could not be had from there
+  kNone,       // it did
+  kOff,        // turned off by the request or the server
+  kContinues,  // it continues a session that is not empty
+  kScored,     // all of its tokens are scored, or it is streamed
+  kShort,      // at most a chunk long
+  kNew,        // no earlier prompt has this prefix
+  kNotStored,  // an earlier one has, but no state of it was cached, or it was evicted
+  kOnDisk,     // the state is on disk, possibly from an earlier run, and could not be read
 };
 
-// What metrics and answers call it.
+// Index in tables of metrics and answers.
 inline constexpr int index_of(PrefixMiss miss) { return static_cast<int>(miss); }
 
-// What a prompt was spared.
+// What a prompt gained from the prefix cache.
 struct PrefixUse {
-  int64_t tokens = 0;  // of the prompt, that the state it began with had absorbed
-  // Further ones that prompts had begun with before, and that were absorbed anew all the same: as
-  // no state was kept of them, or as the one that was has made room since, or stayed on the disk.
+  int64_t tokens = 0;  // of the prompt, absorbed by the cached state
+  // Further tokens in common with earlier prompts that were absorbed again: because no state was
+  // cached there (replayed), or because it was evicted or stayed on disk (lost).
   int64_t replayed = 0, lost = 0;
   PrefixMiss miss = PrefixMiss::kOff;
 };

@@ -7,15 +7,15 @@
 
 namespace recurve {
 
-// The rest of a prompt that is still being sent, on its way from a frontend to the engine, which
-// absorbs what there is meanwhile. Neither side waits for the other: the engine passes over a
-// request without enough to absorb, and the frontend gives more when it has seen what became of
-// what it gave, so that what lies here is bounded. Shared by both, as TokenStream is the other way.
+// The rest of a streamed prompt, from a frontend to the engine. Neither side blocks: the engine
+// leaves out a request without enough ids, and the frontend pushes more after results of earlier
+// ids have come, so the contents are bounded. Owned by both, like TokenStream in the other
+// direction.
 class PromptFeed {
  public:
   using Duration = std::chrono::steady_clock::duration;
 
-  // A request that had nothing to absorb for as long as `patience` is ended: its slot is wanted.
+  // A request without ids for `patience` is ended, to free its slot.
   explicit PromptFeed(Duration patience) : patience_(patience) {}
   Duration patience() const { return patience_; }
 
@@ -24,12 +24,12 @@ class PromptFeed {
     std::lock_guard lock(mutex_);
     ids_.insert(ids_.end(), ids.begin(), ids.end());
   }
-  void close() {  // that was all
+  void close() {  // no more ids
     std::lock_guard lock(mutex_);
     closed_ = true;
   }
 
-  // Engine side. Appends what has come; false once nothing more will.
+  // Engine side. Appends the ids that have arrived; false after the last ones.
   bool take(std::vector<int32_t>* ids) {
     std::lock_guard lock(mutex_);
     ids->insert(ids->end(), ids_.begin(), ids_.end());

@@ -13,24 +13,23 @@
 
 namespace recurve {
 
-// Why something is not done that was asked for. Each frontend says it in the form of its protocol,
-// which nothing behind a frontend knows.
+// Why a request is refused. Each frontend converts it to its protocol.
 struct Refusal {
   EndReason reason = EndReason::kInternal;
-  std::string message = {};                  // a sentence that says what to change
-  std::string field = {};                    // what is wrong, with kInvalid; empty: no one field
-  std::optional<double> retry_seconds = {};  // with Retry::kLater: when there may be room
+  std::string message = {};  // a sentence: what is wrong, what to change
+  std::string field = {};    // the invalid field, with kInvalid; empty: no single one
+  std::optional<double> retry_seconds = {};  // with Retry::kLater
 
   const EndRow& row() const { return row_of(reason); }
 };
 
-// Nothing where nothing is wrong.
+// Empty: not refused.
 using Refused = std::optional<Refusal>;
 
 // Without a message, the reason's sentence.
 Refusal refuse(EndReason reason, std::string message = {});
 
-// A refusal of what a field says; the sentence names it too.
+// A refusal because of a field, which the message must name too.
 template <typename... Args>
 Refusal invalid(std::string field, fmt::format_string<Args...> format, Args&&... args) {
   return {.reason = EndReason::kInvalid,
@@ -38,7 +37,7 @@ Refusal invalid(std::string field, fmt::format_string<Args...> format, Args&&...
           .field = std::move(field)};
 }
 
-// Nothing for an answer.
+// Empty for an answer.
 Refused refusal_of(const StreamEnd& end);
 Refused refusal_of(const SessionResult& result);
 

@@ -8,18 +8,18 @@
 
 namespace recurve {
 
-// The special tokens to use, after the model's rules have corrected what its files say.
+// The special tokens, from the model's files with the corrections of its family.
 struct TokenRules {
-  // Put in front of a text where the state is fresh. Empty: never.
+  // Prepended to a text if the state is fresh. Empty: never.
   std::optional<int32_t> bos;
   std::vector<int32_t> eos;            // control tokens first
   std::vector<std::string> eos_files;  // [eos] "config.json, tokenizer_config.json"
-  // The model cannot do without BOS: a prompt of ids gets it too, unless it begins with it.
+  // The model needs BOS: a prompt of ids gets it too, unless it begins with it.
   bool force_bos = false;
 };
 
-// What is being served: filled by main, which knows model and engine, for the frontends,
-// which do not. Shown by them; the token rules and limits are what requests are checked against.
+// Description of the served model and of the server's limits, for the frontends: they show it and
+// check requests against it.
 struct ServingInfo {
   struct Op {
     std::string name;
@@ -42,9 +42,9 @@ struct ServingInfo {
   int32_t slots = 0;
   int64_t max_host_bytes = 0;      // of session states and marks
   double default_ttl_seconds = 0;  // of sessions; 0: never
-  ReadState read_state = {};       // of states that come in; empty: none may
-  CheckFront check_front = {};     // of those that are too long
-  int64_t most_written_bytes = 0;  // of such a one
+  ReadState read_state = {};       // reads imported states; empty: imports are off
+  CheckFront check_front = {};     // checks the front of states that are too long
+  int64_t most_written_bytes = 0;  // bound of an imported state
 };
 
 }  // namespace recurve

@@ -4,32 +4,45 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <stdexcept>
+#include <string>
 #include <string_view>
 
-#include "server/request/state_error.h"
+#include "server/request/end_reason.h"
 
 namespace recurve {
 
-// A state on its way out, as server/state writes it. It stays as it was when it was asked for,
-// whatever becomes of its session. One thread at a time.
+// Why a serialized state cannot be used: kForeignState, kOtherModel or kStateLost.
+class StateError : public std::runtime_error {
+ public:
+  StateError(EndReason reason, const std::string& what)
+      : std::runtime_error(what), reason_(reason) {}
+  EndReason reason() const { return reason_; }
+
+ private:
+  EndReason reason_;
+};
+
+// An exported state, as server/state serializes it. A snapshot: later changes of its session do not
+// affect it. One thread at a time.
 class StateSource {
  public:
   virtual ~StateSource() = default;
-  // All of it; the first call may take as long as reading the state takes.
+  // Total size. The first call may read the whole state.
   virtual uint64_t bytes() = 0;
-  // Fills the span with the bytes from the offset on, which are there.
+  // Fills the span with the bytes from `offset` on, which must exist.
   virtual void read(uint64_t offset, std::span<char> to) = 0;
 };
 
-// A state that has come in, checked, to become a session's. The engine knows what is in it.
+// An imported and checked state. Only the engine knows its contents.
 class ReadyState {
  public:
   virtual ~ReadyState() = default;
 };
 
-// Makes a state of the bytes that were written. Throws StateError. Any thread.
+// Parses a serialized state. Throws StateError. Any thread.
 using ReadState = std::function<std::shared_ptr<const ReadyState>(std::string_view written)>;
-// Throws StateError if what begins so is no state for this server. Any thread.
+// Throws StateError if a state with this front is not usable by this server. Any thread.
 using CheckFront = std::function<void(std::string_view front)>;
 
 }  // namespace recurve

@@ -10,21 +10,19 @@
 
 namespace recurve {
 
-// What waits to be run, of different lengths: which is next is decided here, and nothing else.
-//
-// Tasks wait in lanes by the bytes that they read; within a lane, those of several groups by turns,
-// and so those of the shares of a group; those of one share in the order of their coming. Every
-// second task is one of the shortest lane, every fourth of the next, and so on, or of a shorter one
-// where there is none, or else of a longer one: short ones hardly wait for long ones, and long ones
-// do not wait for ever. A task cannot be taken from the thread that runs it, so some are so long
-// that they may not have all threads.
+// A queue of tasks of different lengths, which decides the next task to run.
+// Tasks wait in lanes by the bytes that they read. In a lane, groups take turns, then the shares of
+// a group; tasks of a share are in the order of arrival. Every second task is from the shortest
+// lane, every fourth from the next, and so on. If that lane is empty, a shorter one is used, else a
+// longer one. So short tasks hardly wait for long ones, and long ones do not starve. Running tasks
+// are not preempted, so tasks of the long lanes may not occupy all threads.
 template <typename Task>
 class TaskLanes {
  public:
-  // Most bytes of a task in each lane but the last.
+  // Maximum bytes of a task, for each lane but the last.
   static constexpr std::array<size_t, 3> kMostBytes = {4 << 10, 64 << 10, 1 << 20};
   static constexpr int kLanes = kMostBytes.size() + 1;
-  static constexpr int kLongLane = 2;  // from here on they are long
+  static constexpr int kLongLane = 2;  // tasks of this and later lanes are long
 
   struct Next {
     Task* task = nullptr;
@@ -40,10 +38,10 @@ class TaskLanes {
   size_t waiting(int lane) const { return at(lane).size(); }
   size_t waiting(int lane, TenantId share) const { return at(lane).size(share); }
   size_t waiting_of_group(int lane, TenantId share) const { return at(lane).size_of_group(share); }
-  // share: whose it is, see Identity; 0 also where there are no shares.
+  // share: Identity::share(); 0: none.
   void push(Task* task, int lane, TenantId share = 0) { at(lane).push(task, share); }
 
-  // Null where none waits, or only long ones do and they may not run.
+  // Null if no task waits that may run.
   Next pop(bool may_be_long) {
     const int last = may_be_long ? kLanes : kLongLane;
     const int turn = turn_of(++turns_);
@@ -56,7 +54,7 @@ class TaskLanes {
     return {};
   }
 
-  // Moves a task to the shortest lane, if it waits.
+  // Moves a waiting task to the shortest lane.
   void hasten(const Task* task) {
     for (Lane& lane : lanes_) {
       if (const auto found = lane.erase(task)) return push(found->task, 0, found->share);
@@ -68,13 +66,13 @@ class TaskLanes {
     Task* task = nullptr;
     TenantId share = 0;
   };
-  // Those of one share, or the shares of one group, by turns.
+  // The tasks of a share, or the shares of a group, which take turns.
   template <typename Of>
   struct Turns {
     std::map<TenantId, Of> all = {};
-    TenantId last = 0;  // whose turn it was
+    TenantId last = 0;  // had the last turn
 
-    // The one whose turn it is; there is one.
+    // The next in turn. Must not be empty.
     auto next() {
       const auto behind = all.upper_bound(last);
       return behind == all.end() ? all.begin() : behind;
@@ -105,7 +103,7 @@ class TaskLanes {
       groups_.all[group_of(share)].all[share].push_back(task);
       ++size_;
     }
-    // There is one.
+    // Must not be empty.
     Task* pop() {
       const auto group = groups_.next();
       const auto queue = group->second.next();
@@ -131,7 +129,7 @@ class TaskLanes {
     }
 
    private:
-    // A task is gone; a share of which none waits goes with it.
+    // Counts a removed task; removes its share and group if they are empty.
     void drop_if_empty(std::map<TenantId, Group>::iterator group,
                        std::map<TenantId, Queue>::iterator queue) {
       --size_;

@@ -8,38 +8,38 @@
 
 namespace recurve {
 
-// What one share, and one group of shares, may have under way.
+// Bounds of the active requests of a share and of a group of shares.
 struct QueueBounds {
   int most = TenantLimits::kNone, most_of_group = TenantLimits::kNone;
-  bool first_only = false;  // the rest is for shares that have nothing under way
+  bool first_only = false;  // only for shares without an active request
 };
 
-// What tenants have under way and have spent, against what they may have; where there are no keys,
-// connections stand for them, and those of one address count together too (Identity::share(),
-// group()). Thread-safe.
+// Counts the active requests and tokens of tenants against their limits. Without keys, a connection
+// counts as a tenant, and the connections of an address form a group (Identity::share(), group()).
+// Thread-safe.
 class TenantMeter {
  public:
-  // A request begins; false, and it does not, where its share or group has as many as it may.
+  // Counts a request; false, without effect, if its share or group is at its bound.
   bool enter(const Identity& caller, const QueueBounds& bounds = {});
   void leave(const Identity& caller);
 
-  // Tokens that were absorbed or generated. What is spent is paid back at the rate of
-  // tokens_per_minute, and a minute's worth may be spent ahead.
+  // Counts absorbed and generated tokens. A token bucket: refilled at tokens_per_minute, with a
+  // capacity of one minute.
   void spend(const Identity& caller, int64_t tokens, Clock::time_point now);
-  // Seconds until the tenant may begin another request; 0: now.
+  // Seconds until the tenant may start another request; 0: now.
   double seconds_to_wait(const Identity& caller, Clock::time_point now);
 
  private:
   struct Account {
     int under_way = 0;
-    double spent = 0;  // tokens, and not paid back
+    double spent = 0;  // tokens, not refilled yet
     Clock::time_point paid = {};
   };
   Account& account_of(const Identity& caller, Clock::time_point now);
   void leave(TenantId id);
 
   std::mutex mutex_;
-  // Of all shares and groups that have something under way or not paid back, and of others.
+  // Of all shares and groups with active requests or spent tokens, and of recent ones.
   std::map<TenantId, Account> accounts_;
 };
 

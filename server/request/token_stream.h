@@ -15,49 +15,48 @@
 
 namespace recurve {
 
-// What the engine says once it has taken a request on, before anything is computed.
+// Sent when the engine queues a request, before anything is computed.
 struct Accepted {
-  // To be absorbed: pending token, BOS and prompt. 0 while it is still being sent.
+  // To absorb: pending token, BOS and prompt. 0 if the prompt is streamed.
   int64_t prompt_tokens = 0;
   int64_t session_position = 0;       // tokens the session had absorbed before
-  std::optional<uint64_t> seed = {};  // of an answer that was recorded: the one used then
+  std::optional<uint64_t> seed = {};  // of a recorded answer: the seed used then
 };
 
-// The last word on one choice of a request.
+// The end of one choice of a request.
 struct StreamEnd {
   EndReason reason = EndReason::kInternal;
   int32_t stop_id = -1;      // the id that ended it, with kEos and kStopId
   std::string message = {};  // for refusals: what is wrong, what to change
-  double retry_seconds = 0;  // with kOverloaded: when there may be room
+  double retry_seconds = 0;  // with kOverloaded
   int64_t prompt_tokens = 0;
-  PrefixUse prefix = {};  // of these, what was not absorbed anew
+  PrefixUse prefix = {};  // of these, from the prefix cache
   int64_t generated_tokens = 0;
-  int64_t session_position = 0;  // tokens the session has absorbed, pending one not counted
-  double queue_seconds = 0;      // from arrival to the first step
-  double prefill_seconds = 0;    // from the first step to the first token
-  double decode_seconds = 0;     // from the first token to the end
-  std::optional<CommitInfo> commit = {};  // with which it is kept
-  bool recorded = false;  // it was answered before: these are the tokens of that answer
+  int64_t session_position = 0;           // absorbed tokens of the session, without the pending one
+  double queue_seconds = 0;               // from arrival to the first step
+  double prefill_seconds = 0;             // from the first step to the first token
+  double decode_seconds = 0;              // from the first token to the end
+  std::optional<CommitInfo> commit = {};  // of the answer
+  bool recorded = false;  // the tokens are those of an earlier answer to this request
 };
 
-// Tokens on their way from the engine thread to one client: one stream a choice of a request.
-// Neither side waits for the other: the engine pushes and goes on, the frontend takes what has
-// gathered when it can write. Where a client reads too slowly, the engine sees that the stream is
-// full and passes its sequence over until something is taken, so that what lies here is bounded.
-// Shared by both, as PromptFeed is; there is no other shared ownership between them.
-// All methods may be called from any thread.
+// Tokens from the engine to one client: one stream for each choice of a request. Neither side
+// blocks: the engine pushes, the frontend takes what has gathered when it can write. If a client
+// reads too slowly, the stream becomes full and the engine leaves out its sequence until something
+// is taken, so the contents are bounded. Owned by both, like PromptFeed; nothing else is. Any
+// thread.
 class TokenStream {
  public:
-  // What gathers before the stream is full: some thousands of tokens. A step may go beyond.
+  // The stream is full from here on: some thousands of tokens. A step may exceed it.
   static constexpr size_t kMostUnreadBytes = 256 << 10;
 
   struct Gathered {
     std::optional<Accepted> accepted;  // once, first
-    // Of the tokens absorbed as prompt, all but the first, in order: only if asked for.
+    // Scores of the prompt's tokens without the first, in order; only if requested.
     std::vector<SampledToken> prompt;
     std::vector<SampledToken> tokens;  // generated
     std::optional<StreamEnd> ending;   // once, last
-    bool was_full = false;             // the engine waits to hear that there is room again
+    bool was_full = false;             // call AdmissionQueue::wake() after take()
     bool empty() const { return !accepted && prompt.empty() && tokens.empty() && !ending; }
   };
 
@@ -77,19 +76,19 @@ class TokenStream {
     stalled_ = ending.reason == EndReason::kStalled;
     update([&] { gathered_.ending = std::move(ending); });
   }
-  // Both at once, so that the thread that takes the last token sees that it is the last.
+  // Both at once, so that take() returns the end together with the last token.
   void push_last(SampledToken token, StreamEnd ending) {
     update([&] {
       add(std::move(token), &gathered_.tokens);
       gathered_.ending = std::move(ending);
     });
   }
-  // What the frontend has signalled since, for its client.
+  // Signals of the frontend.
   struct ClientSignals {
     bool cancelled = false;
     int64_t acknowledged = 0;           // tokens that the frontend has read
     std::optional<int64_t> stop_after;  // end with kStopString after that many tokens
-    bool full = false;                  // nothing more should come until something is taken
+    bool full = false;                  // push no more until something is taken
   };
   ClientSignals signals() {
     std::lock_guard lock(mutex_);
@@ -117,7 +116,7 @@ class TokenStream {
     std::lock_guard lock(mutex_);
     signals_.stop_after = tokens;
   }
-  // Whether it has ended because the client read nothing.
+  // It has ended with kStalled.
   bool stalled() const { return stalled_; }
   // `wake` is called after each of the engine's calls, under this stream's lock and on the engine's
   // thread: it may only post work, never take() or write. Set it before the request is pushed.

@@ -88,7 +88,7 @@ Problem check_ids(const char* field, const std::vector<int32_t>& ids, size_t mos
   return {};
 }
 
-// min_tokens hides the ids that end an answer; something else has to be there to sample.
+// min_tokens masks the ids that end an answer; another id must remain to be sampled.
 Problem check_something_left(const SamplingParams& p, const SamplingVocab& vocab) {
   if (p.min_tokens == 0) return {};
   std::vector<int32_t> ends = p.stop_ids;

@@ -17,7 +17,7 @@ struct SamplingVocab {
   std::vector<int32_t> eos_ids;  // the checkpoint's true end-of-sequence ids, each in [0, usable)
 };
 
-// Bounds on what one request may ask for: memory and time per token, not taste.
+// Bounds of a request's memory and time per token.
 inline constexpr int kMaxLogprobs = 100;
 inline constexpr int kMaxLogitBiasEntries = 1024;
 inline constexpr float kMaxLogitBias = 1000.0f;
@@ -27,8 +27,7 @@ inline constexpr float kMinRepetitionPenalty = 0.01f;
 inline constexpr float kMaxRepetitionPenalty = 100.0f;
 inline constexpr float kMaxOpenAiPenalty = 2.0f;  // presence and frequency, either sign
 
-// How one request wants its tokens chosen. The order in which the fields act is in
-// kernels/ops/sample.h.
+// Sampling parameters of a request. kernels/ops/sample.h has the order in which they are applied.
 struct SamplingParams {
   // Divisor of the logits, [0, kMaxTemperature]. 0: greedy, and top_k ... min_p do not matter.
   float temperature = 1.0f;
@@ -51,18 +50,17 @@ struct SamplingParams {
 
   // (id, added to its logit), bias in [-kMaxLogitBias, kMaxLogitBias]; ids usable, each once.
   std::vector<std::pair<int32_t, float>> logit_bias;
-  // What the answer's text must be, compiled; null: anything.
+  // Compiled constraint of the answer's text; null: none.
   std::shared_ptr<const Constraint> constraint = nullptr;
   // Only these ids may be sampled. Empty: all usable ids. Order and repeats do not matter.
   std::vector<int32_t> allowed_ids;
 
-  // Same seed, same logits: same tokens. For a request without one it is drawn before this struct
-  // is made.
+  // Same seed, same logits: same tokens. For a request without a seed, a random one is set here.
   uint64_t seed = 0;
 
   // Generated tokens at most, >= 0. 0: only absorb (and score) the prompt.
   int32_t max_tokens = 256;
-  // End-of-sequence and stop ids cannot be sampled before so many tokens, [0, max_tokens].
+  // End-of-sequence and stop ids are masked for the first min_tokens tokens, [0, max_tokens].
   int32_t min_tokens = 0;
   // End-of-sequence ids are ordinary tokens.
   bool ignore_eos = false;
@@ -75,15 +73,14 @@ struct SamplingParams {
   int32_t prompt_logprobs = -1;
 };
 
-// Whether what was said before has a say in what comes next.
+// Whether sampling depends on the token history.
 inline bool has_penalties(const SamplingParams& params) {
   return params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f ||
          params.frequency_penalty != 0.0f;
 }
 
-// The first problem found, as a sentence that names the field, what is allowed and what was given;
-// nothing when the parameters can be sampled with. Guards also against parameters that leave no id
-// to sample. Thread-safe.
+// The first error found, as a sentence that names the field, the allowed and the given value; empty
+// if the parameters are valid. Parameters that leave no id to sample are an error. Thread-safe.
 std::optional<std::string> check(const SamplingParams& params, const SamplingVocab& vocab);
 
 }  // namespace recurve

@@ -13,7 +13,7 @@ bool contains(const std::vector<int32_t>& ids, int32_t id) {
 
 StopKind stop_kind(int32_t id, const SamplingParams& params, const SamplingVocab& vocab,
                    int64_t index) {
-  // With a constraint, ids that end the answer come only where they are to.
+  // With a constraint, the mask allows ids that end the answer only where they may.
   if (params.constraint == nullptr && index < params.min_tokens) return StopKind::kNone;
   if (!params.ignore_eos && contains(vocab.eos_ids, id)) return StopKind::kEos;
   return contains(params.stop_ids, id) ? StopKind::kStopId : StopKind::kNone;

@@ -11,7 +11,7 @@ struct TokenLogprob {
   float logprob = 0;
 };
 
-// What has become of one row of logits.
+// The result of sampling one row of logits.
 //
 // Log-probabilities are always those of the model's own distribution: log_softmax of the row over
 // the usable ids, before any bias, penalty, temperature or filter.
@@ -29,9 +29,9 @@ struct SampledToken {
 
 enum class StopKind { kNone, kEos, kStopId };
 
-// Whether `id`, sampled as token number `index` of the answer, ends it, and as what. An id that is
-// both counts as end-of-sequence, unless that is ignored. Before min_tokens nothing ends it, but
-// where its constraint lets nothing else come.
+// Whether and how `id`, sampled as token number `index` of the answer, ends the answer. An id that
+// is both kinds counts as end-of-sequence, unless that is ignored. Before min_tokens only an answer
+// whose constraint allows nothing else can end.
 StopKind stop_kind(int32_t id, const SamplingParams& params, const SamplingVocab& vocab,
                    int64_t index);
 

@@ -7,13 +7,11 @@
 
 namespace recurve {
 
-// Which tokens a sequence has seen, for the penalties: whether in its prompt (for a session:
-// everything absorbed before this request too), and how often in the answer so far.
-//
-// A bit for each id up to the largest one seen, and a small open-addressed table of what the answer
-// has: bounded by the vocabulary, whatever the length of the session, and between requests, when
-// sessions keep it by the thousand, most_bytes() at most. Copy it to fork a sequence. Not
-// thread-safe.
+// The tokens of a sequence, for the penalties: which ids are in its prompt (of a session: in all
+// that it has absorbed before this request), and how often each is in the answer so far. A bit for
+// each id up to the largest one seen, and an open-addressed table of the answer's ids. The size is
+// bounded by the vocabulary, and between requests by most_bytes(), as every session stores one.
+// Copy it to fork a sequence. Not thread-safe.
 class TokenHistory {
  public:
   // id >= 0.
@@ -21,8 +19,7 @@ class TokenHistory {
   void add_prompt(std::span<const int32_t> ids);
   void add_generated(int32_t id);
 
-  // What was generated is part of the context now, as it would be had the client sent it all as one
-  // prompt.
+  // Makes the generated tokens part of the prompt, as if the client had sent them.
   void end_request();
 
   // Calls seen(id) for each id of the prompt, in order.
@@ -41,7 +38,7 @@ class TokenHistory {
   // In order of first occurrence.
   std::span<const Generated> generated() const { return generated_; }
 
-  // What is kept between two requests, to be serialized and read again: a bit for each id seen.
+  // The serialized form between two requests: a bit for each id seen.
   std::span<const uint64_t> words() const { return prompt_; }
   static TokenHistory of(std::vector<uint64_t> words) {
     TokenHistory history;
@@ -49,14 +46,14 @@ class TokenHistory {
     return history;
   }
 
-  // Memory in addition to the object, now, and after end_request() where all ids are below `vocab`.
+  // Allocated memory: now, and the maximum after end_request() with ids below `vocab`.
   size_t bytes() const;
   static size_t most_bytes(int32_t vocab) {
     return (static_cast<size_t>(vocab) + 63) / 64 * sizeof(uint64_t);
   }
 
  private:
-  // Where `id` is, or the empty place it would take. The table must not be empty.
+  // The table index of `id`, or the empty entry for it. The table must not be empty.
   uint32_t index_of(int32_t id) const;
   void grow();
 

@@ -11,14 +11,14 @@
 namespace recurve {
 namespace {
 
-// The share that is promised of the time that a first token may take, as nothing takes exactly what
-// was expected, and a step or two are under way already.
+// Part of the bound that the forecast may use, as forecasts are inexact and a step or two are under
+// way already.
 constexpr double kExpectedShare = 0.8;
-// The share of that time that others may keep a request waiting in any case: one whose prompt alone
+// Part of that time that a request may wait for others in any case, so that a prompt that alone
 // takes too long is served too.
 constexpr double kLeastShare = 0.25;
 
-// The picture that those who have slots give; what waits is still to be added.
+// The load of the sequences that have slots, without the line.
 Ahead ahead_of_all(const Situation& s) {
   Ahead ahead{.hold_seconds = s.holds.hold_seconds(), .prompt_rate = s.prompt_rate};
   for (const Holder& holder : s.holders) {
@@ -30,8 +30,8 @@ Ahead ahead_of_all(const Situation& s) {
   return ahead;
 }
 
-// What goes before a prompt, in tokens and in slots: what came first; or, where it is far shorter
-// than some of that, twice what is shorter still, as it has every second turn.
+// Tokens and slots that precede a prompt: those of smaller rank. A prompt that is far shorter than
+// another one gets every second turn, so at most twice those of shorter prompts precede it.
 class Before {
  public:
   Before(int64_t rank, int64_t tokens) : rank_(rank), tokens_(tokens) {}
@@ -40,7 +40,7 @@ class Before {
     if (tokens < tokens_) shorter_.add(tokens, slots);
     passes_ |= is_far_shorter(tokens_, tokens);
   }
-  // Its own go by turns too while it passes.
+  // Its own tokens alternate with others' too.
   int64_t tokens() const {
     return passes_ ? std::min(first_.tokens, 2 * shorter_.tokens + tokens_) : first_.tokens;
   }
@@ -62,14 +62,14 @@ class Before {
   bool passes_ = false;
 };
 
-// What another tenant brings.
+// The load of another tenant.
 struct Rival {
   int64_t tokens = 0;      // of its prompts
   int held = 0, line = 0;  // slots
   double weight = 1;
   int most_slots = TenantLimits::kNone;
 
-  // Of its slots, those that come before the waiter's `th` one does.
+  // Slots that it gets before the waiter gets its `th` one.
   int slots_before(double weight_of_waiter, int th) const {
     const double fair = th * weight / weight_of_waiter;
     const int room = std::max(0, most_slots - held);
@@ -78,8 +78,8 @@ struct Rival {
   }
 };
 
-// Each other share of the waiter's group, and each other group. Prompts of its group that have
-// their slots are absorbed in their order: they do not count here.
+// Each other share of the waiter's group, and each other group. Running prompts of the waiter's
+// group are absorbed by rank and not counted here.
 std::map<TenantId, Rival> rivals_of(const Waiter& waiter, const Situation& s) {
   const auto rival_of = [&](TenantId tenant) {
     return same_group(tenant, waiter.tenant) ? tenant : group_of(tenant);

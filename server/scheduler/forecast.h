@@ -4,35 +4,35 @@
 
 namespace recurve {
 
-// How long requests hold their slots, learnt from those that have ended.
+// Estimates from ended requests how long a slot is held.
 class HoldTimeEstimator {
  public:
-  // A sequence that held its slot for so long and generated so much of what it might have.
+  // A sequence has ended.
   void observe(double hold_seconds, int64_t generated, int64_t max_tokens);
 
-  // What a sequence is expected to generate yet that may generate so much.
+  // Expected further tokens of a sequence that may generate `may_generate`.
   double expected_tokens(int64_t may_generate) const {
     return share_ * static_cast<double>(may_generate);
   }
-  double hold_seconds() const { return hold_; }  // of a slot, on average; 0: none known
+  double hold_seconds() const { return hold_; }  // mean; 0: unknown
 
  private:
   bool begun_ = false;
-  double share_ = 1;  // of max_tokens that are generated
+  double share_ = 1;  // generated tokens over max_tokens
   double hold_ = 0;
 };
 
-// What stands between a request and its first token: a picture of the engine for one moment.
+// The load ahead of a request at one moment.
 struct Ahead {
-  int slots_missing = 0;              // that have to come free first; <= 0: there is room
-  std::vector<double> releases = {};  // seconds until each slot in use comes free, in any order
-  double hold_seconds = 0;            // that a slot is held, on average
-  double prompt_tokens = 0;           // to be absorbed before its own
-  double prompt_rate = 0;             // prompt tokens a second; 0: not known
+  int slots_missing = 0;              // that must become free first; <= 0: none
+  std::vector<double> releases = {};  // seconds until each slot in use is free, in any order
+  double hold_seconds = 0;            // mean time that a slot is held
+  double prompt_tokens = 0;           // to absorb before the request's
+  double prompt_rate = 0;             // prompt tokens a second; 0: unknown
 };
 
-// Seconds that others keep the request waiting. Slots come free as running sequences end, then in
-// rounds of an average hold; prompts are absorbed meanwhile.
+// Seconds that the request waits for others: slots become free as sequences end, then in rounds of
+// the mean hold time; prompts are absorbed at the same time.
 double expected_wait(Ahead ahead);
 
 }  // namespace recurve

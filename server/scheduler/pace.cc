@@ -7,23 +7,20 @@
 namespace recurve {
 namespace {
 
-// This much of each error is learnt: the memory is about as many steps long as its inverse.
+// Learning rate: the memory is about 1 / kLearn steps.
 constexpr double kLearn = 0.2;
-// The share that is aimed at of the time that a step may take, as no step takes exactly what was
-// expected.
+// Part of the bound that is aimed at, as the model is inexact.
 constexpr double kAimAt = 0.9;
-// Of the time that a step may take: where several tenants share the server.
+// Part of the bound while several tenants are active.
 constexpr double kSharedPart = 1.0 / 3;
 
 }  // namespace
 
-// Normalised least mean squares: the error of the prediction is spread over the two numbers in
-// proportion to what each contributes. Rows are counted in units of those that prompts have had of
-// late, so that steps with prompts, however large, and steps without correct the numbers equally
-// fast.
-//
-// A step of prompts apart from decodes counts as one with them, as those have a step next that
-// takes as long as the base.
+// Normalised least mean squares: the error of the prediction is divided among the two parameters in
+// proportion to their contributions. Rows are in units of the recent mean, so that steps with and
+// without prompts correct the parameters equally fast.
+// A step that left out decodes counts as one with them: the decodes' step follows and takes as long
+// as the base.
 void Pace::observe(const StepShape& step, double seconds) {
   if (step.decodes == 0 && step.prompt_rows == 0) return;
   if (step.prompts_only) seconds += base_;
@@ -40,7 +37,7 @@ void Pace::observe(const StepShape& step, double seconds) {
   const double correction = kLearn * error / (1 + share * share);
   base_ = std::max(0.0, base_ + correction);
   per_row_ = std::max(0.0, per_row_ + correction * share / usual_rows_);
-  // Neither alone can have taken more: so what was slow once, as first steps are, is forgotten.
+  // Neither can exceed the whole step. This corrects the effect of slow first steps at once.
   base_ = std::min(base_, seconds);
   if (rows > 0) per_row_ = std::min(per_row_, seconds / rows);
   recent_ += kLearn * (seconds - recent_);

@@ -2,54 +2,53 @@
 
 namespace recurve {
 
-// What a step was made of.
+// The contents of a step.
 struct StepShape {
-  int decodes = 0;            // sequences that brought their next token
+  int decodes = 0;            // sequences that absorbed their last token
   int prompt_rows = 0;        // tokens of prompts
-  bool prompts_only = false;  // while it was done others' next tokens waited: it has no decodes
+  bool prompts_only = false;  // decodes were ready and left out
 };
 
-// How fast this machine computes, learnt from the steps it has done: a step takes
+// Estimates from past steps how fast this machine computes. Model:
 //   seconds = base + prompt_rows * per_row,
-// both followed with a short memory, as decodes come and go and their cost is part of the base. It
-// says how many rows of prompts a step can take without keeping running streams waiting for longer
-// than they should, and how fast prompts are absorbed then.
+// both with a short memory, because the cost of decodes is part of `base` and their number changes.
+// Gives the rows of prompts that a step can have within its bound, and the rate of prompts then.
 class Pace {
  public:
-  // most_rows: of prompts in a step, at most. step_seconds: how long a step may take in which
-  // somebody waits for the next token; 0: however long.
+  // most_rows: bound of prompt rows in a step. step_seconds: bound of the duration of a step with
+  // decodes; 0: none.
   Pace(int most_rows, double step_seconds)
       : most_rows_(most_rows), limit_(step_seconds), usual_rows_(most_rows) {}
 
   void observe(const StepShape& step, double seconds);
 
-  // What prompts may take of the next step. Everything if no sequence decodes; may be less than
-  // a chunk, or nothing. shared: several tenants are around. The next request of one of them waits
-  // for the end of the step, so it takes a third of the time that it may, or twice what it takes
-  // without prompts where that is more, and that holds if no sequence decodes too.
+  // Prompt rows that the next step may have: all if no sequence decodes; may be less than a chunk,
+  // or 0. shared: several tenants are active. A new request waits for the end of the step, so the
+  // bound is a third of step_seconds then, or twice the duration without prompts if that is more,
+  // also if no sequence decodes.
   int prompt_rows(int decodes, bool shared = false) const;
 
-  // Of prompts, as many as take as long as the rest of a step: see StepBounds. However many where a
-  // step may take however long.
+  // Prompt rows that take as long as the rest of a step: see StepBounds. Unbounded without
+  // step_seconds.
   int max_prompt_rows_with_decodes() const;
 
-  // Whether decodes are at least half of a step, and the rest, which every step takes, is not: one
-  // of a short prompt alone is over much sooner then, and costs the decodes little. See StepBounds.
+  // Decodes take at least half of a step's duration: a step with a short prompt alone is much
+  // shorter then and delays the decodes little. See StepBounds.
   bool decodes_are_most() const;
 
   double seconds(int prompt_rows) const { return base_ + per_row_ * prompt_rows; }
-  // Seconds between two tokens of a running stream, of late; 0: none known.
+  // Recent seconds between two tokens of a sequence; 0: unknown.
   double step_seconds() const { return recent_; }
-  // Prompt tokens absorbed in a second while prompts take what they may; 0: not known.
+  // Prompt tokens a second while steps have all prompt rows that they may; 0: unknown.
   double prompt_rate(int decodes, bool shared = false) const;
 
  private:
   const int most_rows_;
   const double limit_;
-  double usual_rows_;  // of prompts in a step that has some
+  double usual_rows_;  // mean prompt rows of steps with prompts
   bool begun_ = false;
   double base_ = 0, per_row_ = 0;
-  double least_ = 0;  // that a step with decodes alone has taken; 0: there was none
+  double least_ = 0;  // shortest step with decodes alone; 0: unknown
   double recent_ = 0;
 };
 

@@ -6,7 +6,7 @@
 namespace recurve {
 namespace {
 
-// The step while it is being laid out.
+// The step while it is planned.
 struct Draft {
   const StepBounds& bounds;
   std::span<const StepCandidate> candidates;
@@ -47,8 +47,8 @@ bool is_shorter(const Draft& plan, size_t a, size_t b) {
   return came_first(plan, a, b);
 }
 
-// The one of those for which `may` holds that came first, or is the shortest; the number of
-// sequences if there is none.
+// The index of the candidate of smallest rank, or the shortest, for which `may` is true; the number
+// of candidates if there is none.
 template <typename May>
 size_t pick(const Draft& plan, bool shortest, const May& may) {
   size_t best = plan.candidates.size();
@@ -66,7 +66,7 @@ const Served* served_of(std::span<const Served> served, TenantId tenant) {
   return found == served.end() ? nullptr : &*found;
 }
 
-// Those that have prompts; who comes anew begins with the least that one of the others has.
+// The tenants with prompts; a new one begins with the smallest count of the others.
 std::vector<Served> who_has_prompts(std::span<const StepCandidate> candidates,
                                     std::span<const Served> before) {
   std::vector<Served> served;
@@ -83,7 +83,7 @@ std::vector<Served> who_has_prompts(std::span<const StepCandidate> candidates,
   return served;
 }
 
-// Null if no tenant has a prompt left.
+// Null if no tenant wants further chunks.
 const Served* tenant_in_turn(const Draft& plan) {
   const auto wants = [&](TenantId tenant) {
     for (size_t i = 0; i < plan.candidates.size(); ++i) {
@@ -104,7 +104,8 @@ const Served* tenant_in_turn(const Draft& plan) {
   return best;
 }
 
-// The tenant's one that came first; by turns the shortest, if that is far shorter.
+// The prompt of smallest rank of the tenant whose turn it is; every second time its shortest, if
+// that is far shorter.
 size_t whose_turn(const Draft& plan) {
   const Served* served = tenant_in_turn(plan);
   if (served == nullptr) return plan.candidates.size();
@@ -119,7 +120,7 @@ size_t whose_turn(const Draft& plan) {
 
 bool is_decode(const StepCandidate& one) { return !one.prompt && one.tokens > 0; }
 
-// Who takes part in the step.
+// Which sequences are in the step.
 enum class Part { kAll, kDecodes, kPrompts };
 
 Part part_of(const Draft& plan, size_t owner, int prompt_only_steps) {
@@ -145,8 +146,8 @@ void add_decodes(Draft& plan) {
   }
 }
 
-// Chunk by chunk to whose turn it is, as long as that fits; then what is left to whom it fits.
-// Whose chunk did not fit has the first turn of the next step.
+// Gives chunks by turns as long as they fit, then the remaining rows to prompts whose chunks fit. A
+// prompt whose chunk did not fit has the first turn of the next step.
 void share_among_prompts(Draft& plan) {
   const size_t none = plan.candidates.size();
   while (true) {
@@ -172,7 +173,7 @@ StepPlan plan_step(const StepBounds& bounds, std::span<const StepCandidate> cand
   const Part part = part_of(plan, owner, before.prompt_only_steps);
   if (part != Part::kPrompts) add_decodes(plan);
   if (part != Part::kDecodes) {
-    // A step always has room for a chunk, however little prompts may take of it.
+    // The first chunk may exceed the bound of prompt rows.
     const int first = owner == candidates.size() ? 0 : plan.piece(owner);
     const int most = part == Part::kPrompts ? 0 : bounds.prompt_rows;
     plan.remaining_rows = std::min(plan.remaining_rows, std::max(most, first));

@@ -8,78 +8,74 @@
 
 namespace recurve {
 
-// The size of a step. rows >= slots + chunk and logits >= slots + chunk, so that every decode and
-// at least one chunk of a prompt always fit.
+// Bounds of a step. rows >= slots + chunk and logits >= slots + chunk, so that all decodes and at
+// least one chunk of a prompt always fit.
 struct StepBounds {
   int rows;         // tokens of all sequences together
   int logits;       // rows whose logits are computed
-  int chunk;        // the grid on which prompts are cut
-  int prompt_rows;  // what prompts may take of `rows`; the first chunk of a step always may
-  // Of prompts, concurrent with decodes: a first chunk of more rows has a separate step.
+  int chunk;        // prompts are cut at its multiples
+  int prompt_rows;  // bound of prompt rows; the first chunk may exceed it
+  // A first chunk of more rows gets a step without decodes.
   int max_prompt_rows_with_decodes = INT32_MAX;
-  // So has the first chunk of a tenant that has no decodes, however short.
+  // The first chunk of a tenant without decodes gets a step without decodes, however short it is.
   bool separate_new_tenants = false;
 };
 
-// What one running sequence has ready.
+// The input that a running sequence has for the next step.
 struct StepCandidate {
-  int tokens;   // not yet absorbed; 0: it waits for something and takes no part
-  bool prompt;  // the tokens are (the rest of) a prompt; otherwise one decode
-  bool scored;  // every row of the prompt wants its logits, not only the last
-  // Who came first has the smaller one, wherever it stands; of prompts only.
+  int tokens;   // not yet absorbed; 0: not ready, left out
+  bool prompt;  // the tokens are of a prompt; false: one decode
+  bool scored;  // logits of every row, not only of the last
+  // Of prompts: the smallest is first, independent of the order in the list.
   int64_t rank = 0;
-  // Of these tokens, what this step may take: whole chunks. Its state is wanted as it is then.
+  // Bound of the rows in this step, so that the state at that point can be cached. Whole chunks.
   int most = INT32_MAX;
-  TenantId tenant = 0;  // whose it is: Identity::group()
+  TenantId tenant = 0;  // Identity::group()
   double weight = 1;    // of the tenant, see TenantLimits
 };
 
-// A prompt so many times shorter than another is far shorter.
+// How many times shorter a far shorter prompt is.
 inline constexpr int kFarShorter = 8;
 inline bool is_far_shorter(int64_t tokens, int64_t than) { return tokens * kFarShorter <= than; }
 
-// What a tenant that has prompts was given of the steps so far.
+// What a tenant with prompts has received in the steps so far.
 struct Served {
   TenantId tenant = 0;
-  double rows = 0;      // over its weight
-  uint64_t chunks = 0;  // that it was given by turns
+  double rows = 0;      // divided by its weight
+  uint64_t chunks = 0;  // received in its turns
 };
 
-// What the steps so far mean for the next one.
+// What the plan of a step depends on from earlier steps.
 struct Turns {
-  std::vector<Served> served = {};  // those who have prompts
-  int prompt_only_steps = 0;        // the last ones, in which decodes waited for prompts
+  std::vector<Served> served = {};  // tenants with prompts
+  int prompt_only_steps = 0;        // consecutive last steps that left out decodes
 };
 
-// What the next step is made of.
+// The contents of the next step.
 struct StepPlan {
-  std::vector<int> rows;  // tokens that each sequence brings, in the order given
+  std::vector<int> rows;  // of each candidate, in the given order
   Turns turns;            // for the plan of the next step
 };
 
-// How many tokens each sequence brings to the next step.
+// Plans how many tokens of each sequence the next step has.
+// Decodes: every decode is in every step, so no next token waits for another request's prompt. The
+// exception: if a first chunk takes longer than the decodes (max_prompt_rows_with_decodes), steps
+// of prompts and steps of decodes alternate. The weights are read for each, which costs a few
+// percent of the throughput; a request that arrives waits for the end of a shorter step. The prompt
+// of a tenant without decodes may have two steps in a row, and with separate_new_tenants a short
+// one has a step without decodes too.
 //
-// Every decode brings its token: no next token waits for another request's prompt. Only where a
-// first chunk takes longer than the decodes (max_prompt_rows_with_decodes), steps of prompts and of
-// decodes go by turns: the weights are read for each, which costs a few percent of the tokens, and
-// a request that arrives meanwhile waits for the end of a shorter step and for no decodes in its
-// own. The prompt of a tenant that has no decodes may go twice in a row before others' decodes, so
-// that it need not wait for two steps; where a step is quick without others' decodes
-// (separate_new_tenants) a short one goes before them too. Prompts share the rest chunk by chunk:
-// they go to the prompt that came first, only that every second one goes to the one with the fewest
-// tokens left, if these are far fewer. So half of what there is gets every prompt through in the
-// order of their coming, however many short ones come after it, and the other half gets a short one
-// through however many long ones came before it; those of like lengths are each done as early as
-// they can be without delaying another. A prompt is cut at multiples of the chunk only, counted
-// from its start; what it brings does not depend on its neighbours except in how many whole chunks,
-// and the recurrence gives the same bits for any such cut.
+// Prompts share the remaining rows chunk by chunk. A chunk goes to the prompt of the smallest rank;
+// every second one goes to the prompt with the fewest remaining tokens, if these are far fewer. So
+// half of the rows serve prompts in the order of arrival, however many short ones follow, and the
+// other half serve short prompts, however many long ones precede them.
 //
-// Of tenants whose prompts are there, each chunk goes to the one of which least was absorbed for
-// its weight, so that one's prompts, however many and however urgent, do not stand before
-// another's. Who comes anew has been served as little as who was served least, and of equals the
-// one with fewer sequences goes first: a light tenant hardly waits for a heavy one.
-//
-// Pure: no clock, no device, no locks.
+// A prompt is cut only at multiples of the chunk, counted from its start. Other sequences affect
+// how many whole chunks of it a step has, and the recurrence gives the same bits for any such cut.
+// Tenants: each chunk goes to the tenant with the fewest absorbed rows for its weight, so the
+// number and priority of one tenant's prompts do not delay another's. A new tenant begins with the
+// count of the tenant that was served least; of equals, the one with fewer sequences is first. So a
+// light tenant hardly waits for a heavy one. Pure function: no clock, no device, no locks.
 StepPlan plan_step(const StepBounds& bounds, std::span<const StepCandidate> candidates,
                    const Turns& before);
 

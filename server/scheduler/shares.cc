@@ -7,8 +7,8 @@
 namespace recurve {
 namespace {
 
-constexpr int kLeastToReserveOne = 4;  // slots; of fewer one is too large a part
-// Slots that are kept for connections without one: a part of all, and so many at most.
+constexpr int kLeastToReserveOne = 4;  // with fewer slots, one is too large a part
+// Slots reserved for connections without one: this part of all, and a maximum.
 constexpr int kReservedPart = 8, kMostReserved = 4;
 
 template <typename Counts>

@@ -7,8 +7,8 @@
 
 #include "server/constraint/constraint.h"
 #include "server/identity/identity.h"
-#include "server/request/durability.h"
 #include "server/request/prefix_use.h"
+#include "server/request/session_command.h"
 #include "server/sampling/params.h"
 #include "server/serving/tool_use.h"
 #include "server/text/chat/chat_input.h"

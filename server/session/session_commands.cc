@@ -57,7 +57,7 @@ SessionResult SessionStore::run(const SessionCommand& command, Clock::time_point
   if (auto refused = refuse_unusable(*session, command.kind)) return *refused;
   if (command.expected_epoch && *command.expected_epoch != session->epoch) {
     return refuse(EndReason::kConflict,
-                  fmt::format("session \"{}\" has epoch {}, and {} was expected: look at it again",
+                  fmt::format("session \"{}\" has epoch {}, expected {}: read it again",
                               command.name, session->epoch, *command.expected_epoch));
   }
   if (session->durable()) {

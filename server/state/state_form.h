@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "model/state/state_image.h"
-#include "server/request/state_error.h"
+#include "server/request/state_transfer.h"
 
 namespace recurve {
 

@@ -383,7 +383,7 @@ TEST(BadRows, AreErrorsOfTheirRequest) {
     const SampledToken none =
         sampler.sample(std::vector<float>(3, -kInfinity), params, kNothingSeen, 0);
     EXPECT_EQ(none.id, -1);
-    EXPECT_STREQ(none.error, "no token is left to sample: all are masked or impossible");
+    EXPECT_STREQ(none.error, "no token to sample: all are masked or impossible");
     EXPECT_EQ(sampler.sample(std::vector<float>{1, 2, 3}, params, kNothingSeen, 0).error, nullptr);
   }
 }
