@@ -273,7 +273,9 @@ int run(const Options& o, StopSignal& stop) {
   const auto backend = make_backend(o.device, o.threads, o.activations);
   const LoadedModel loaded = load_served_model(o, *backend, stop);
   const auto& [plan, model, text, info] = loaded;
-  EngineOptions options = engine_options(o, info.slots, plan.sessions, plan.prefixes);
+  EngineOptions options =
+      engine_options(o, info.slots, plan.sessions, plan.prefixes, plan.page_limits());
+  options.preempted_bytes = static_cast<int64_t>(plan.preempted);
   options.sessions.identity = identity_of(*model, info);
   options.sessions.model_name = info.model_name;
   options.made_by = made_by(*backend);

@@ -20,6 +20,7 @@ class PageTable {
   int32_t pages() const { return static_cast<int32_t>(references_.size()) - 1; }
   int32_t most() const { return most_; }
   int32_t free_pages() const { return static_cast<int32_t>(free_.size()); }
+  int32_t held_pages() const { return static_cast<int32_t>(held_.size()); }  // see hold_until()
   std::span<const int32_t> of(int32_t slot) const { return slots_[static_cast<size_t>(slot)]; }
   bool shared(int32_t page) const { return references_[static_cast<size_t>(page)] > 1; }
 

@@ -171,19 +171,36 @@ int32_t StatePool::free_pages() {
   return table_.free_pages();
 }
 
+int32_t StatePool::missing_pages(const StateSlot& slot, int64_t from, int64_t tokens) const {
+  if (!layout_.grows()) return 0;
+  const std::span<const int32_t> pages = table_.of(slot.id());
+  const auto first = static_cast<size_t>(from / kPageTokens);
+  const int64_t more = StateLayout::pages(tokens) - static_cast<int64_t>(pages.size());
+  const bool to_own = first < pages.size() && table_.shared(pages[first]);
+  return static_cast<int32_t>(std::max<int64_t>(more, 0)) + (to_own ? 1 : 0);
+}
+
 bool StatePool::grow(const StateSlot& slot, int64_t from, int64_t tokens) {
   if (!layout_.grows()) return true;
-  const auto wanted = static_cast<int32_t>(StateLayout::pages(tokens));
+  const int32_t missing = missing_pages(slot, from, tokens);
+  if (missing > 0 && missing > free_pages()) return false;
   const auto first = static_cast<int32_t>(from / kPageTokens);
-  const auto has = static_cast<int32_t>(table_.of(slot.id()).size());
-  const bool to_own =
-      first < has && table_.shared(table_.of(slot.id())[static_cast<size_t>(first)]);
-  if (std::max(0, wanted - has) + (to_own ? 1 : 0) > free_pages()) return false;
-  if (to_own) {
+  if (first < pages_of(slot)) {
     const PageTable::Own own = table_.own(slot.id(), first);
-    within_device({{page(own.to), page(own.from), page_bytes_}}, slot, slot);
+    if (own.to > 0) within_device({{page(own.to), page(own.from), page_bytes_}}, slot, slot);
   }
-  return table_.grow(slot.id(), wanted);
+  CHECK(table_.grow(slot.id(), static_cast<int32_t>(StateLayout::pages(tokens))));
+  for (int64_t p = StateLayout::pages(from); p < StateLayout::pages(tokens); ++p) {
+    std::byte* const entered = page(table_.of(slot.id())[static_cast<size_t>(p)]);
+    backend_.zero(entered, page_bytes_, stream_);
+  }
+  return true;
+}
+
+bool StatePool::reserve(const StateSlot& slot, int64_t tokens) {
+  if (!layout_.grows()) return true;
+  free_pages();
+  return table_.grow(slot.id(), static_cast<int32_t>(StateLayout::pages(tokens)));
 }
 
 bool StatePool::share_pages(const StateSlot& from, const StateSlot& to, int64_t tokens) {

@@ -64,16 +64,22 @@ class StatePool {
   // With whatever the slot held before: for what is copied or loaded into it.
   std::optional<StateSlot> acquire_unset();
   // tokens: that the state has absorbed, here and below; of layouts that grow, `to` has had
-  // share_pages() before, and a slot that is loaded into grow().
+  // share_pages() before, and a slot that is loaded into reserve().
   void copy(const StateSlot& from, const StateSlot& to, int64_t tokens = 0);
   // image: of the layout's pieces, of which those without memory are left out; prepare: called
   // before it is first touched, possibly on another thread; or none.
   void save(const StateSlot& slot, const NewImage& image, std::function<void()> prepare = {});
   void load(StateImage image, const StateSlot& slot);
 
-  // Of layouts that grow. Pages for so many tokens, which may be written from token `from` on.
-  // False, and the slot has what it had, where too few are free.
+  // Of layouts that grow. Pages for so many tokens, which may be written from token `from` on;
+  // those that have no token before it become zero, so that nothing of an earlier session is in
+  // them. False, and the slot has what it had, where too few are free.
   bool grow(const StateSlot& slot, int64_t from, int64_t tokens);
+  // Pages for so many tokens, contents unset: to be loaded, or for grow() to find them there.
+  // False, and the slot has what it had, where too few are free.
+  bool reserve(const StateSlot& slot, int64_t tokens);
+  // Free pages that grow() needs.
+  int32_t missing_pages(const StateSlot& slot, int64_t from, int64_t tokens) const;
   // Of the pages of `from`, for so many tokens, the full ones for `to` too, which has none, and a
   // free one for the last that is not full. False, and nothing is changed, where none is free.
   bool share_pages(const StateSlot& from, const StateSlot& to, int64_t tokens);
@@ -81,6 +87,11 @@ class StatePool {
   void truncate(const StateSlot& slot, int64_t tokens);
   int32_t free_pages();
   int32_t pages() const { return table_.pages(); }
+  int32_t pages_of(const StateSlot& slot) const {
+    return static_cast<int32_t>(table_.of(slot.id()).size());
+  }
+  // Pages that become free once copies from them are done.
+  int32_t held_pages() const { return table_.held_pages(); }
   // Sends what has changed of the table, before the step that follows from it. staged: memory of
   // table_words() that stays as it is until the stream has come there.
   size_t table_words() const;

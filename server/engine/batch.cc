@@ -1,6 +1,7 @@
 #include "server/engine/batch.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "server/engine/sampling_table.h"
 
@@ -46,7 +47,9 @@ void Batch::add(Sequence& sequence, int rows) {
 
   const int samples = static_cast<int>(inputs_.samples.size()) - first_sample;
   const bool sampled = samples > 0 && inputs_.samples.back().scored < 0;
-  if (sampled && !decodes) starting_.push_back(&sequence);
+  if (sampled && (!decodes || std::exchange(sequence.sampler_unset, false))) {
+    starting_.push_back(&sequence);
+  }
   members_.push_back({&sequence, rows, first_sample, samples, sampled});
   sequence.launch(rows, sampled);
 }
@@ -82,7 +85,7 @@ void Batch::add_sample(const Sequence& sequence, int32_t scored, int top) {
 void Batch::add_choice(const Sequence& sequence, Sequence& choice) {
   members_.push_back({&choice, 0, static_cast<int>(inputs_.samples.size()), 1, true});
   add_sample(choice, -1, choice.request.sampling.logprobs);
-  copies_.push_back({&sequence.slot, &choice.slot});
+  copies_.push_back({&sequence.slot, &choice.slot, choice.position});
   starting_.push_back(&choice);
   choice.launch(0, true);
 }

@@ -34,9 +34,10 @@ class Batch {
     bool sampled;  // the last sample is its next token
     int scored() const { return samples - (sampled ? 1 : 0); }
   };
-  // A state that is copied after the step.
+  // A state that is copied after the step, of so many tokens then.
   struct Copy {
     const StateSlot *from, *to;
+    int64_t tokens;
   };
 
   // most_samples: of any step. The backend outlives the batch.
@@ -59,7 +60,8 @@ class Batch {
   StepShape shape() const;
   const StepInputs& inputs() const { return inputs_; }
   std::span<const Member> members() const { return members_; }
-  std::span<Sequence* const> starting() const { return starting_; }  // whose first token is sampled
+  // Whose first token is sampled, or the first one in this slot.
+  std::span<Sequence* const> starting() const { return starting_; }
   std::span<const Copy> copies() const { return copies_; }
 
   // The result of a sample. The step is done.

@@ -25,6 +25,12 @@ constexpr auto kShortWait = std::chrono::microseconds(300);
 constexpr auto kLongWait = std::chrono::milliseconds(5);
 constexpr auto kMostWait = std::chrono::milliseconds(20);  // all sequences have constraints
 
+// The most tokens of a state.
+int64_t most_tokens_of(const StateLayout& layout, const PageLimits& pages) {
+  const int64_t most = layout.most_tokens();
+  return layout.grows() ? std::min({most, pages.most_tokens, pages.pages * kPageTokens}) : most;
+}
+
 // Interval of session expiry and of setting gauges while there is work.
 constexpr auto kHousekeeping = std::chrono::milliseconds(100);
 
@@ -38,12 +44,16 @@ Engine::Engine(const Model& model, Backend& backend, const SamplingVocab& vocab,
       metrics_(metrics),
       bounds_(bounds_for(options, model.info().chunk)),
       stream_(backend.make_stream()),
-      pool_(backend, model.state_layout(), options.slots, *stream_, [&queue] { queue.wake(); }),
+      pool_(
+          backend, model.state_layout(), options.slots, *stream_, [&queue] { queue.wake(); },
+          options.pages),
+      most_preempted_(options.preempted_bytes),
       states_(backend, pool_, options.sessions.archive),
       sessions_(states_, pool_, options.sessions, static_cast<int32_t>(model.info().vocab)),
       prefixes_(states_, pool_, model.info().chunk, options.prefix,
                 {options.sessions.archive, options.sessions.identity, options.made_by}),
-      waiting_(queue, sessions_, prefixes_, pool_, metrics, options.ttft_seconds),
+      waiting_(queue, sessions_, prefixes_, pool_, metrics, options.ttft_seconds,
+               most_tokens_of(pool_.layout(), options.pages)),
       runner_(model, backend, *stream_, pool_, vocab, bounds_),
       vocab_(vocab),
       masks_(mask_threads(), [&queue] { queue.wake(); }),
@@ -97,10 +107,12 @@ bool Engine::step() {
   const Clock::time_point now = Clock::now();
   waiting_.take_arrivals(load(), now);
   end_unwanted(now);
+  bool preempted = preempt();
   admit(now);
   await_masks();
   Batch& next = under_way_ == &batches_[0] ? batches_[1] : batches_[0];
   gather(now, next);
+  preempted |= preempt();
   Batch* launched = next.empty() ? nullptr : &next;
   if (launched != nullptr) {
     runner_.launch(*launched);
@@ -109,15 +121,15 @@ bool Engine::step() {
   Batch* due = launch_ahead_ ? std::exchange(under_way_, launched) : launched;
   if (due != nullptr) finish(*due);
   report(due);
-  return due != nullptr || launched != nullptr;
+  return due != nullptr || launched != nullptr || preempted;
 }
 
 // Ends sequences that were cancelled, are past their deadline or have found a stop string.
 void Engine::end_unwanted(Clock::time_point now) {
   waiting_.drop_unwanted(now);
+  for (const auto& sequence : waiting_.take_ended()) release(*sequence, now);
   for (const auto& sequence : running_) {
-    sequence->refill(bounds_.chunk,
-                     now);  // first: new input ends a stall
+    sequence->refill(bounds_.chunk, now);  // first: new input ends a stall
     sequence->apply_signals(now);
   }
   retire(now);
@@ -125,11 +137,18 @@ void Engine::end_unwanted(Clock::time_point now) {
 
 void Engine::admit(Clock::time_point now) {
   if (!waiting_.empty()) waiting_.count_slots(running_);
-  while (auto sequence = waiting_.admit_next(now)) {
-    stats_.prefix_tokens += sequence->prompt.prefix.tokens;
-    guide(*sequence);
+  const bool accepts_new = states_.bytes(StateCache::Owner::kPreempted) <= most_preempted_;
+  const auto next = [&] {
+    return waiting_.admit_next(now, static_cast<int>(running_.size()), accepts_new);
+  };
+  while (auto sequence = next()) {
+    if (sequence->preemption.count == 0) {
+      stats_.prefix_tokens += sequence->prompt.prefix.tokens;
+      guide(*sequence);
+    }
     running_.push_back(std::move(sequence));
   }
+  if (const auto& need = waiting_.short_of_pages()) find_pages_for(*need);
   stats_.running = static_cast<int>(running_.size());  // before their first step
 }
 
@@ -192,8 +211,17 @@ void Engine::gather(Clock::time_point now, Batch& batch) {
   turns_ = std::move(plan.turns);
   batch.clear();
   batch.set_prompts_only(turns_.prompt_only_steps > 0);
+  std::vector<ShortOfPages> left_out;
   for (size_t i = 0; i < plan.rows.size(); ++i) {
     if (plan.rows[i] == 0) continue;
+    const StateSlot& slot = running_[i]->slot;
+    const int64_t from = running_[i]->planned_position();
+    if (!pool_.grow(slot, from, from + plan.rows[i])) {
+      const int32_t missing = pool_.missing_pages(slot, from, from + plan.rows[i]);
+      left_out.push_back({running_[i].get(), missing});
+      continue;
+    }
+    if (!pool_.ready(slot)) continue;  // a page is being copied
     batch.add(*running_[i], plan.rows[i]);
     if (running_[i]->further_choices() > 0 && running_[i]->decodes()) {
       fork_choices(*running_[i], batch, now);
@@ -201,6 +229,87 @@ void Engine::gather(Clock::time_point now, Batch& batch) {
   }
   for (auto& choice : forked_) running_.push_back(std::move(choice));
   forked_.clear();
+  if (!left_out.empty()) find_pages_for(left_out);
+}
+
+// Free pages, and those that will be once copies and steps under way are done.
+int32_t Engine::pages_to_come() {
+  int32_t pages = pool_.free_pages() + pool_.held_pages();
+  for (const auto& sequence : running_) {
+    if (sequence->preemption.pending) pages += pool_.pages_of(sequence->slot);
+  }
+  return pages;
+}
+
+std::vector<PageHolder> Engine::page_holders() const {
+  std::vector<PageHolder> holders;
+  for (const auto& sequence : running_) {
+    const Identity& caller = sequence->request.caller;
+    holders.push_back({.tenant = caller.share(),
+                       .weight = caller.limits.weight,
+                       .priority = sequence->request.priority,
+                       .started = sequence->started.time_since_epoch().count(),
+                       .pages = pool_.pages_of(sequence->slot),
+                       .may = !sequence->preemption.pending && !sequence->keeps_pages()});
+  }
+  return holders;
+}
+
+// Sequences that run continue with the pages of idle sessions, then with those of one that is
+// preempted, which may be one of them.
+void Engine::find_pages_for(std::span<const ShortOfPages> left_out) {
+  const auto missing = [&] {
+    int32_t pages = 0;
+    for (const ShortOfPages& one : left_out) {
+      if (!one.sequence->preemption.pending) pages += one.pages;
+    }
+    return pages;
+  };
+  while (missing() > pages_to_come()) {
+    if (sessions_.evict_one()) continue;
+    const std::optional<size_t> victim = choose_victim(page_holders());
+    if (!victim) return;
+    running_[*victim]->preemption.pending = true;
+  }
+}
+
+// A request of a tenant that has few pages starts with those of one that has many.
+void Engine::find_pages_for(const PageNeed& need) {
+  while (need.pages > pages_to_come()) {
+    const std::optional<size_t> victim = choose_victim_for(need, page_holders());
+    if (!victim) return;
+    running_[*victim]->preemption.pending = true;
+  }
+}
+
+// Takes the slots of sequences that are to give them up, once no step with them is under way. False
+// if there were none.
+bool Engine::preempt() {
+  bool any = false;
+  for (auto& sequence : running_) {
+    const bool rests = sequence->under_way == 0 && pool_.ready(sequence->slot);
+    if (!sequence->preemption.pending || sequence->ended || !rests) continue;
+    preempt(sequence);
+    any = true;
+  }
+  std::erase(running_, nullptr);
+  if (any) retire(Clock::now());  // one that could not be saved
+  return any;
+}
+
+// Its state is saved as any state is; its tokens, guide and history stay with it.
+void Engine::preempt(std::unique_ptr<Sequence>& sequence) {
+  Sequence& one = *sequence;
+  one.preemption.pending = false;
+  try {
+    one.preemption.state = states_.save(StateCache::Owner::kPreempted, one.slot, one.position);
+    ++one.preemption.count;
+    StateSlot slot = std::move(one.slot);
+    waiting_.requeue(sequence);
+    ++stats_.preemptions;
+  } catch (const std::bad_alloc&) {
+    one.end(EndReason::kNoMemory);
+  }
 }
 
 // The prompt is absorbed once; further choices continue from copies of its state. Those that find
@@ -213,7 +322,7 @@ void Engine::fork_choices(Sequence& sequence, Batch& batch, Clock::time_point no
   for (; next < streams.size(); ++next) {
     try {
       std::optional<StateSlot> slot = waiting_.acquire_slot(sequence.request.caller, now);
-      if (!slot) break;
+      if (!slot || !pool_.share_pages(sequence.slot, *slot, sequence.planned_position())) break;
       forked_.push_back(choice_of(sequence, next, std::move(*slot)));
     } catch (const std::bad_alloc&) {
       streams[next]->finish({.reason = EndReason::kNoMemory});
@@ -231,12 +340,12 @@ void Engine::fork_choices(Sequence& sequence, Batch& batch, Clock::time_point no
 
 std::unique_ptr<Sequence> Engine::choice_of(const Sequence& sequence, size_t index,
                                             StateSlot slot) {
-  const auto rest = static_cast<int64_t>(sequence.prompt.ids.size() - sequence.prompt.absorbed);
   auto choice = std::make_unique<Sequence>(
       Sequence{.request = sequence.request,
                .started = sequence.started,
                .slot = std::move(slot),
-               .position = sequence.position + rest,
+               .position = sequence.planned_position(),
+               .most_tokens = sequence.most_tokens,
                .history = sequence.context_history(),
                .prompt = {.prefix = sequence.prompt.prefix, .tokens = sequence.prompt.tokens}});
   choice->request.streams = {sequence.request.streams[index]};
@@ -265,32 +374,41 @@ void Engine::finish(Batch& batch) {
   retire(Clock::now());
 }
 
-// Removes ended sequences: their slots return to the pool or to their sessions.
+// Removes ended sequences.
 void Engine::retire(Clock::time_point now) {
   std::erase_if(running_, [&](std::unique_ptr<Sequence>& sequence) {
     if (!sequence->ended) return false;
     if (under_way_ != nullptr) under_way_->remove(*sequence);
-    holds_.observe(seconds_between(sequence->started, now), sequence->decode.generated,
-                   sequence->request.sampling.max_tokens);
-    if (!sequence->in_prompt()) {
-      metrics_.observe_decode(seconds_between(sequence->decode.first_token, now));
-    }
-    if (sequence->durable_answer) {
-      commit_answer(*sequence, now);
-    } else if (Session* session = sequence->session) {
-      Snapshot at{.position = sequence->position,
-                  .pending = sequence->pending(),
-                  .history = std::move(sequence->history),
-                  .image = nullptr};
-      sessions_.check_in(*session, std::move(sequence->slot), std::move(at), now);
-    }
+    release(*sequence, now);
     return true;
   });
 }
 
+// The slot of an ended sequence returns to the pool or to its session; a preempted one has none.
+void Engine::release(Sequence& sequence, Clock::time_point now) {
+  holds_.observe(seconds_between(sequence.started, now), sequence.decode.generated,
+                 sequence.request.sampling.max_tokens);
+  if (!sequence.in_prompt()) {
+    metrics_.observe_decode(seconds_between(sequence.decode.first_token, now));
+  }
+  if (sequence.session == nullptr) return;
+  Snapshot at{.position = sequence.position,
+              .pending = sequence.pending(),
+              .history = std::move(sequence.history),
+              .image = sequence.preemption.state};
+  std::optional<StateSlot> slot;
+  if (at.image == nullptr) slot = std::move(sequence.slot);
+  if (sequence.durable_answer) {
+    commit_answer(sequence, std::move(slot), std::move(at), now);
+  } else {
+    sessions_.check_in(*sequence.session, std::move(slot), std::move(at), now);
+  }
+}
+
 // Commits the answer of a durable session. The client receives its end after the commit. An answer
 // that did not complete is rolled back.
-void Engine::commit_answer(Sequence& sequence, Clock::time_point now) {
+void Engine::commit_answer(Sequence& sequence, std::optional<StateSlot> slot, Snapshot at,
+                           Clock::time_point now) {
   Session& session = *sequence.session;
   DurableAnswer& durable = *sequence.durable_answer;
   if (!durable.ending) return sessions_.roll_back(session, now);
@@ -312,12 +430,8 @@ void Engine::commit_answer(Sequence& sequence, Clock::time_point now) {
     stream->finish(std::move(last));
   };
   try {
-    sessions_.commit_turn(session, std::move(sequence.slot),
-                          {.position = sequence.position,
-                           .pending = sequence.pending(),
-                           .history = std::move(sequence.history),
-                           .image = nullptr},
-                          std::move(durable.answer), std::move(durable.ids), tell);
+    sessions_.commit_turn(session, std::move(slot), std::move(at), std::move(durable.answer),
+                          std::move(durable.ids), tell);
   } catch (const std::bad_alloc&) {
     sessions_.roll_back(session, now);
     tell(std::nullopt, "out of memory");
@@ -337,6 +451,8 @@ void Engine::report(const Batch* finished) {
   }
   const auto running = static_cast<int>(running_.size());
   stats_.running = running;
+  stats_.pages = pool_.pages();
+  stats_.pages_free = pool_.free_pages();
   metrics_.set_requests(running, queue_.waiting());
   if (finished != nullptr && now < next_housekeeping_) return;
   next_housekeeping_ = now + kHousekeeping;
@@ -372,6 +488,8 @@ void Engine::report_slots() {
         {.bytes = stats_.disk_bytes, .set_aside = usage.set_aside, .syncs = usage.syncs});
   }
   metrics_.set_slots(pool_.free_slots(), running, idle);
+  metrics_.set_pages(
+      {.total = pool_.pages(), .free = pool_.free_pages(), .preemptions = stats_.preemptions});
   metrics_.set_sessions({.in_slot = counts.in_slot,
                          .in_host = counts.in_host,
                          .on_disk = counts.on_disk,
@@ -403,6 +521,7 @@ void Engine::end_everything() {
   const Clock::time_point now = Clock::now();
   waiting_.take_arrivals(load(), now);
   waiting_.drop_all(EndReason::kDraining, now);
+  for (const auto& sequence : waiting_.take_ended()) release(*sequence, now);
   for (const auto& sequence : running_) sequence->end(EndReason::kDraining);
   retire(now);
   sessions_.finish_work();

@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "model/model.h"
@@ -16,6 +17,7 @@
 #include "server/request/admission_queue.h"
 #include "server/request/engine_stats.h"
 #include "server/scheduler/pace.h"
+#include "server/scheduler/preemption.h"
 #include "server/scheduler/scheduler.h"
 #include "server/session/session_store.h"
 
@@ -29,6 +31,10 @@ struct EngineOptions {
   double step_seconds = 0;
   // A request is refused if its first token would take longer because of others; 0: never.
   double ttft_seconds = 0;
+  // Of models whose states grow: how many pages there are, and the most tokens of a state.
+  PageLimits pages = {};
+  // Host memory for states of preempted requests: new requests wait while more is in use.
+  int64_t preempted_bytes = int64_t{1} << 40;
   SessionLimits sessions;
   PrefixLimits prefix = {};
   // Identifies what the bits of a state depend on in addition to model, weights and chunk: program,
@@ -75,9 +81,21 @@ class Engine {
   bool copying() const { return pool_.copying(); }
 
  private:
+  // A sequence that a step left out.
+  struct ShortOfPages {
+    Sequence* sequence;
+    int32_t pages;  // missing
+  };
+
   void end_unwanted(Clock::time_point now);
   void admit(Clock::time_point now);
   void gather(Clock::time_point now, Batch& batch);
+  int32_t pages_to_come();
+  std::vector<PageHolder> page_holders() const;
+  void find_pages_for(std::span<const ShortOfPages> left_out);
+  void find_pages_for(const PageNeed& need);
+  bool preempt();
+  void preempt(std::unique_ptr<Sequence>& sequence);
   void fork_choices(Sequence& sequence, Batch& batch, Clock::time_point now);
   void guide(Sequence& sequence);
   void await_masks();
@@ -86,7 +104,9 @@ class Engine {
   void store_prefixes(const Batch& launched);
   void finish(Batch& batch);
   void retire(Clock::time_point now);
-  void commit_answer(Sequence& sequence, Clock::time_point now);
+  void release(Sequence& sequence, Clock::time_point now);
+  void commit_answer(Sequence& sequence, std::optional<StateSlot> slot, Snapshot at,
+                     Clock::time_point now);
   void report(const Batch* finished);
 
   EngineLoad load() const { return {running_, pace_, holds_}; }
@@ -102,7 +122,8 @@ class Engine {
   const StepBounds bounds_;
   std::unique_ptr<Stream> stream_;
   StatePool pool_;
-  StateCache states_;  // outside slots
+  const int64_t most_preempted_;  // bytes
+  StateCache states_;             // outside slots
   SessionStore sessions_;
   PrefixCache prefixes_;
   WaitingLine waiting_;

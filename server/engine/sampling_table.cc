@@ -72,7 +72,7 @@ SamplingTable::SamplingTable(Backend& backend, const SamplingVocab& vocab, int s
 }
 
 void SamplingTable::begin(int32_t slot, const SamplingParams& params, const TokenHistory& history,
-                          Staging& staging, Stream& stream) {
+                          Staging& staging, Stream& stream, const SampleProgress& progress) {
   // Writes `count` values, zeros at first, to the slot's place, which has room for `most`.
   const auto set_some = [&]<typename T>(T* table, size_t count, size_t most, const auto& write) {
     const std::span<T> staged = staging.take<T>(count);
@@ -87,7 +87,7 @@ void SamplingTable::begin(int32_t slot, const SamplingParams& params, const Toke
   const auto usable = static_cast<size_t>(vocab_.usable);
   const SampleParams own = params_for(params);
   set(params_.as<SampleParams>(), 1, [&](auto to) { to[0] = own; });
-  set(progress(), 1, [&](auto to) { to[0] = {.token = 0, .generated = 0, .ended = 0}; });
+  set(this->progress(), 1, [&](auto to) { to[0] = progress; });
   set(ends_.as<uint32_t>(), words_, [&](auto to) {
     add_ids(params.stop_ids, to);
     if (!params.ignore_eos) add_ids(vocab_.eos_ids, to);

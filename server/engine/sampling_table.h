@@ -16,10 +16,11 @@ class SamplingTable {
   // The backend outlives the table.
   SamplingTable(Backend& backend, const SamplingVocab& vocab, int slots, Stream& stream);
 
-  // The slot begins a new answer. history: all tokens before it, this request's prompt included.
-  // Uploads are staged in `staging`.
+  // The slot begins an answer, or continues one that has come as far as `progress` in another slot.
+  // history: all tokens before the next one, this request's prompt included. Uploads are staged in
+  // `staging`.
   void begin(int32_t slot, const SamplingParams& params, const TokenHistory& history,
-             Staging& staging, Stream& stream);
+             Staging& staging, Stream& stream, const SampleProgress& progress = {});
 
   // Sets the mask of the slot's next token. For an answer with a constraint, before each token.
   void allow(int32_t slot, std::span<const uint32_t> mask, Staging& staging, Stream& stream);

@@ -20,6 +20,11 @@ std::optional<int> PromptPhase::to_point() const {
   return static_cast<int>(*next - at);
 }
 
+int64_t Sequence::final_position() const {
+  const int64_t answer = std::max<int64_t>(request.sampling.max_tokens - decode.generated, 0);
+  return std::min(planned_position() + unabsorbed() + answer, most_tokens);
+}
+
 void Sequence::refill(int chunk, Clock::time_point now) {
   if (request.more_prompt == nullptr) return;
   auto& ids = prompt.ids;
@@ -39,7 +44,7 @@ void Sequence::refill(int chunk, Clock::time_point now) {
 }
 
 StepCandidate Sequence::ready(int chunk) const {
-  if (decode.unread) return not_ready();
+  if (decode.unread || preemption.pending) return not_ready();
   if (decodes()) {
     return {.tokens = may_decode() ? 1 : 0,
             .prompt = false,
@@ -48,7 +53,11 @@ StepCandidate Sequence::ready(int chunk) const {
   }
   const int remaining = prompt.remaining();
   const bool more = request.more_prompt != nullptr || (guide != nullptr && !guide->ready());
-  const int whole = more ? (remaining - 1) / chunk * chunk : remaining;
+  int whole = more ? (remaining - 1) / chunk * chunk : remaining;
+  // A streamed prompt, that reason_to_end() ends; others are checked on arrival.
+  if (const int64_t room = most_tokens - planned_position(); whole > room) {
+    whole = static_cast<int>(room) / chunk * chunk;
+  }
   return {.tokens = leaving ? 0 : whole,
           .prompt = true,
           .scored = scored(),
@@ -61,6 +70,7 @@ StepCandidate Sequence::ready(int chunk) const {
 bool Sequence::may_decode() const {
   if (leaving || decode.generated + decode.tokens_under_way >= request.sampling.max_tokens)
     return false;
+  if (planned_position() >= most_tokens) return false;
   if (scored()) return false;  // scoring may still find an error
   // The mask depends on the token that is under way.
   if (guide != nullptr && (decode.tokens_under_way > 0 || !guide->ready())) return false;
@@ -77,11 +87,13 @@ std::optional<Clock::time_point> Sequence::patience_ends() const {
 void Sequence::launch(int rows, bool sampled) {
   if (!decodes()) prompt.launched += static_cast<size_t>(rows);
   ++under_way;
+  rows_under_way += rows;
   decode.tokens_under_way += sampled;
 }
 
 void Sequence::absorb(int rows, bool sampled) {
   --under_way;
+  rows_under_way -= rows;
   decode.tokens_under_way -= sampled;
   position += rows;
   if (!in_prompt()) {
@@ -130,9 +142,10 @@ std::optional<Sequence::Reason> Sequence::reason_to_end(Clock::time_point now) {
     return Reason{EndReason::kStopString};
   if (signals.cancelled) return Reason{EndReason::kCancelled};
   if (request.deadline && *request.deadline <= now) return Reason{EndReason::kDeadline};
-  if (position >= most_tokens) {  // a streamed prompt; others are checked on arrival
+  // A streamed prompt; others are checked on arrival.
+  if (planned_position() + unabsorbed() > most_tokens || position >= most_tokens) {
     return Reason{EndReason::kInvalid,
-                  "the text has more tokens than a state of the model can count"};
+                  "the text has more tokens than a state of the model can hold"};
   }
   if (const auto until = patience_ends(); until && *until <= now) {
     return Reason{EndReason::kStalled, decode.unread

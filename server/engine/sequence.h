@@ -9,6 +9,7 @@
 #include "server/constraint/guide.h"
 #include "server/request/request.h"
 #include "server/sampling/token_history.h"
+#include "server/scheduler/preemption.h"
 #include "server/scheduler/scheduler.h"
 #include "server/session/session_store.h"
 
@@ -53,6 +54,13 @@ struct DurableAnswer {
   bool wait_for_commit = true;  // false: the end is sent at once
 };
 
+// What a sequence that gives its slot and pages to others needs to continue.
+struct Preemption {
+  int count = 0;          // times so far
+  bool pending = false;   // it is in no further step, and leaves its slot after those under way
+  StateImage state = {};  // while it waits for a slot again; null: it does not
+};
+
 // One choice of a request, in the waiting line or in its slot. Once `ended` is set, its stream has
 // received its StreamEnd.
 struct Sequence {
@@ -71,8 +79,11 @@ struct Sequence {
 
   PromptPhase prompt;
   DecodePhase decode;
-  int under_way = 0;            // launched steps that include it
-  bool leaving = false;         // in no further step; ends when those under way are done
+  int under_way = 0;       // launched steps that include it
+  int rows_under_way = 0;  // its rows in those steps
+  Preemption preemption = {};
+  bool sampler_unset = false;  // it decodes in a slot whose sampling parameters are not its own yet
+  bool leaving = false;        // in no further step; ends when those under way are done
   const char* error = nullptr;  // set if the model failed
   bool ended = false;
   std::optional<DurableAnswer> durable_answer;  // set: its session is durable
@@ -80,6 +91,16 @@ struct Sequence {
   TokenStream& stream() const { return *request.streams.front(); }
   int further_choices() const { return static_cast<int>(request.streams.size()) - 1; }
   bool has_slot() const { return session != nullptr && session->slot; }
+  // Tokens that the state will have absorbed after all launched steps.
+  int64_t planned_position() const { return position + rows_under_way; }
+  // Tokens of its prompt, as far as it is known, that no launched step has.
+  int64_t unabsorbed() const { return in_prompt() ? prompt.remaining() : 0; }
+  // The most that the state may come to absorb for this request, as far as its prompt is known.
+  int64_t final_position() const;
+  // It waits for a slot again, with its state.
+  bool is_preempted() const { return preemption.state != nullptr; }
+  // It has all pages that it may come to need, and is not preempted any more.
+  bool keeps_pages() const { return preemption.count >= kMostPreemptions; }
   // No token has been sampled yet.
   bool in_prompt() const { return decode.generated == 0; }
   bool scored() const { return in_prompt() && request.sampling.prompt_logprobs >= 0; }

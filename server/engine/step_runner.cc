@@ -72,6 +72,9 @@ void StepRunner::record(const std::function<void(int done, int total)>& progress
 
 void StepRunner::launch(Batch& batch) {
   batch.set_launched(Clock::now());
+  if (pool_.layout().grows()) {
+    pool_.send_table(batch.staging().take<int32_t>(pool_.table_words()));
+  }
   begin_answers(batch);
   for (const Batch::Member& member : batch.members()) {
     const Sequence& sequence = *member.sequence;
@@ -93,17 +96,25 @@ void StepRunner::launch(Batch& batch) {
     upload(inputs, shape, batch.staging());
     compute(shape);
   }
-  for (const Batch::Copy& copy : batch.copies()) pool_.copy(*copy.from, *copy.to);
+  for (const Batch::Copy& copy : batch.copies()) pool_.copy(*copy.from, *copy.to, copy.tokens);
   download(batch);
   batch.done().record(stream_);
 }
 
 void StepRunner::begin_answers(Batch& batch) {
   for (const Sequence* sequence : batch.starting()) {
-    const bool penalised = has_penalties(sequence->request.sampling);
-    table_.begin(sequence->slot.id(), sequence->request.sampling,
-                 penalised ? sequence->context_history() : TokenHistory(), batch.staging(),
-                 stream_);
+    const DecodePhase& decode = sequence->decode;
+    SampleProgress progress = {};
+    if (!sequence->in_prompt()) {
+      progress.token = decode.token;
+      progress.generated = static_cast<int32_t>(decode.generated);
+    }
+    TokenHistory history;
+    if (has_penalties(sequence->request.sampling)) {
+      history = sequence->in_prompt() ? sequence->context_history() : sequence->history;
+    }
+    table_.begin(sequence->slot.id(), sequence->request.sampling, history, batch.staging(), stream_,
+                 progress);
   }
 }
 

@@ -50,18 +50,6 @@ PromptPhase prompt_of(const Request& request, const Session* session) {
   return prompt;
 }
 
-// An error if the request could exceed the tokens that a state counts; else empty.
-std::string too_long_for(const StateLayout& layout, const Request& request, const Session* session,
-                         const std::vector<int32_t>& prompt) {
-  const int64_t absorbed = session != nullptr ? session->at.position : 0;
-  const int64_t tokens = static_cast<int64_t>(prompt.size()) + request.sampling.max_tokens;
-  if (absorbed + tokens <= layout.most_tokens()) return {};
-  return fmt::format(
-      "prompt and max_tokens must be at most {} tokens, got {}: the session has {}, and a state "
-      "counts up to {}",
-      layout.most_tokens() - absorbed, tokens, absorbed, layout.most_tokens());
-}
-
 }  // namespace
 
 void WaitingLine::take_arrivals(const EngineLoad& load, Clock::time_point now) {
@@ -119,8 +107,7 @@ void WaitingLine::arrive(Request& request, const EngineLoad& load, Clock::time_p
 }
 
 void WaitingLine::line_up(Line& one) {
-  if (in_turn_.capacity() <= waiting_.size()) in_turn_.reserve(2 * waiting_.size() + 8);
-  if (in_turn_at_.capacity() <= waiting_.size()) in_turn_at_.reserve(2 * waiting_.size() + 8);
+  reserve_turns();
   const Sequence& waiting = *one.front();
   if (uses_.size() >= kMostUses) forget_uses();
   TenantUse& use = use_of(waiting.request.caller.share());  // creates it
@@ -133,6 +120,17 @@ void WaitingLine::line_up(Line& one) {
     for (auto& stream : waiting.request.streams) stream->accept(accepted);
   }
   if (session != nullptr) sessions_.set_busy(*session, true);
+  insert(one);
+}
+
+// Capacity for one more in the line.
+void WaitingLine::reserve_turns() {
+  if (in_turn_.capacity() <= waiting_.size()) in_turn_.reserve(2 * waiting_.size() + 8);
+  if (in_turn_at_.capacity() <= waiting_.size()) in_turn_at_.reserve(2 * waiting_.size() + 8);
+}
+
+void WaitingLine::insert(Line& one) {
+  const Sequence& waiting = *one.front();
   const auto behind = std::find_if(waiting_.rbegin(), waiting_.rend(), [&](const auto& other) {
     return other->prompt.rank <= waiting.prompt.rank;
   });
@@ -169,8 +167,7 @@ StreamEnd WaitingLine::refusal(const Request& request, const Sequence& waiting) 
                   fmt::format("there is nothing to absorb: the prompt is empty{}",
                               begun ? ", and the session has no pending token" : ""));
   }
-  const std::string too_long =
-      too_long_for(sessions_.wanted().layout, request, session, waiting.prompt.ids);
+  const std::string too_long = too_long_for(request, session, waiting.prompt.ids);
   if (!too_long.empty()) return refuse(EndReason::kInvalid, too_long);
   if (request.streams.size() > static_cast<size_t>(pool_.slots())) {
     return refuse(EndReason::kInvalid, fmt::format("n is {}, but there are {} slots",
@@ -179,9 +176,33 @@ StreamEnd WaitingLine::refusal(const Request& request, const Sequence& waiting) 
   return {};
 }
 
+// An error if the request could exceed the tokens that a state may have; else empty.
+std::string WaitingLine::too_long_for(const Request& request, const Session* session,
+                                      const std::vector<int32_t>& prompt) const {
+  const int64_t absorbed = session != nullptr ? session->at.position : 0;
+  const int64_t tokens = static_cast<int64_t>(prompt.size()) + request.sampling.max_tokens;
+  if (absorbed + tokens <= most_tokens_) return {};
+  const StateLayout& layout = pool_.layout();
+  std::string limit = fmt::format("a state counts up to {}", most_tokens_);
+  if (layout.grows()) limit = fmt::format("the model's context is {} tokens", most_tokens_);
+  if (layout.grows() && most_tokens_ == pool_.pages() * kPageTokens) {
+    const auto pages = static_cast<size_t>(StateLayout::pages(absorbed + tokens));
+    limit = fmt::format("--kv-memory holds {} tokens: --kv-memory {} would do", most_tokens_,
+                        pages * layout.page_bytes());
+  }
+  return fmt::format(
+      "prompt and max_tokens must be at most {} tokens, got {}: the session has {}, and {}",
+      std::max<int64_t>(most_tokens_ - absorbed, 0), tokens, absorbed, limit);
+}
+
 void WaitingLine::drop_unwanted(Clock::time_point now) {
   drop_unwanted_parked(now);
-  std::erase_if(waiting_, [&](const std::unique_ptr<Sequence>& waiting) {
+  std::erase_if(waiting_, [&](std::unique_ptr<Sequence>& waiting) {
+    if (waiting->is_preempted()) {
+      waiting->apply_signals(now);
+      if (waiting->ended) drop(waiting, {}, now);
+      return waiting == nullptr;
+    }
     const Request& request = waiting->request;
     EndReason reason;
     const auto given_up = patience_ends(*waiting);
@@ -194,13 +215,13 @@ void WaitingLine::drop_unwanted(Clock::time_point now) {
     } else {
       return false;
     }
-    drop(*waiting, reason, now);
+    drop(waiting, reason, now);
     return true;
   });
 }
 
 void WaitingLine::drop_all(EndReason reason, Clock::time_point now) {
-  for (const auto& waiting : waiting_) drop(*waiting, reason, now);
+  for (auto& waiting : waiting_) drop(waiting, reason, now);
   waiting_.clear();
   drop_parked(reason);
   drop_arrivals(reason);
@@ -219,7 +240,15 @@ void WaitingLine::drop_arrivals(EndReason reason) {
   arrivals_ = {};
 }
 
-void WaitingLine::drop(const Sequence& waiting, EndReason reason, Clock::time_point now) {
+void WaitingLine::drop(std::unique_ptr<Sequence>& sequence, EndReason reason,
+                       Clock::time_point now) {
+  const Sequence& waiting = *sequence;
+  if (waiting.is_preempted()) {
+    sequence->end(reason);
+    ended_.push_back(std::move(sequence));
+    queue_.count_removed(1);
+    return;
+  }
   StreamEnd ending{.reason = reason,
                    .queue_seconds = seconds_between(waiting.request.arrival, now)};
   if (reason == EndReason::kOverloaded) {
@@ -237,13 +266,16 @@ void WaitingLine::drop(const Sequence& waiting, EndReason reason, Clock::time_po
   queue_.count_removed(1);
 }
 
-std::unique_ptr<Sequence> WaitingLine::admit_next(Clock::time_point now) {
+std::unique_ptr<Sequence> WaitingLine::admit_next(Clock::time_point now, int running,
+                                                  bool accepts_new) {
+  short_of_pages_.reset();
   while (!waiting_.empty()) {
-    const auto next = next_in_turn(now);
+    const auto next = next_in_turn(now, accepts_new);
     if (next == waiting_.end()) return nullptr;
     std::unique_ptr<Sequence> sequence;
     try {
       if (!(*next)->has_slot() && !free_one_slot()) return nullptr;
+      if (!free_pages_for(**next, running)) return nullptr;
       start(**next, now);
       turn_of_shortest_ = !turn_of_shortest_;
       TenantUse& use = use_of((*next)->request.caller.share());
@@ -252,7 +284,7 @@ std::unique_ptr<Sequence> WaitingLine::admit_next(Clock::time_point now) {
       sequence = std::move(*next);
       queue_.count_removed(1);
     } catch (const std::bad_alloc&) {
-      drop(**next, EndReason::kNoMemory, now);
+      drop(*next, EndReason::kNoMemory, now);
     }
     waiting_.erase(next);
     if (sequence != nullptr) return sequence;
@@ -263,7 +295,7 @@ std::unique_ptr<Sequence> WaitingLine::admit_next(Clock::time_point now) {
 Waiter WaitingLine::waiter_of(const Sequence& waiting) const {
   const Identity& caller = waiting.request.caller;
   return {.rank = waiting.prompt.rank,
-          .tokens = waiting.prompt.tokens,
+          .tokens = waiting.is_preempted() ? waiting.unabsorbed() : waiting.prompt.tokens,
           .slots = static_cast<int>(waiting.request.streams.size()),
           .has_slot = waiting.has_slot(),
           .tenant = caller.share(),
@@ -272,16 +304,19 @@ Waiter WaitingLine::waiter_of(const Sequence& waiting) const {
 }
 
 // waiting_.end() if no waiting request may have a slot.
-WaitingLine::Line::iterator WaitingLine::next_in_turn(Clock::time_point now) {
+WaitingLine::Line::iterator WaitingLine::next_in_turn(Clock::time_point now, bool accepts_new) {
+  const auto may = [&](const auto& waiting) { return accepts_new || waiting->is_preempted(); };
   in_turn_.clear();
-  for (const auto& waiting : waiting_) in_turn_.push_back(waiter_of(*waiting));
+  for (const auto& waiting : waiting_) {
+    if (may(waiting)) in_turn_.push_back(waiter_of(*waiting));
+  }
   const std::optional<TenantId> tenant =
       tenant_in_turn(in_turn_, SlotUse(uses_, pool_.slots(), seconds_of(now)));
   if (!tenant) return waiting_.end();
   in_turn_.clear();
   in_turn_at_.clear();
   for (auto at = waiting_.begin(); at != waiting_.end(); ++at) {
-    if ((*at)->request.caller.share() != *tenant) continue;
+    if ((*at)->request.caller.share() != *tenant || !may(*at)) continue;
     in_turn_.push_back(waiter_of(**at));
     in_turn_at_.push_back(at);
   }
@@ -315,6 +350,41 @@ bool WaitingLine::is_shared(Clock::time_point now) const {
 // Makes sure that a slot is free, if need be by moving an idle session out of its slot. False if
 // neither exists.
 bool WaitingLine::free_one_slot() { return pool_.free_slots() > 0 || sessions_.evict_one(); }
+
+// Tokens whose pages a sequence has when it starts: the prompt and the first token; all that it may
+// come to need, if it may not be preempted again.
+int64_t WaitingLine::first_tokens_of(const Sequence& sequence, int64_t position) const {
+  if (sequence.keeps_pages()) return sequence.final_position();
+  return std::min(position + sequence.unabsorbed() + 1, most_tokens_);
+}
+
+// Of the session's slot, or of an empty one; a tenant that has slots leaves one for each sequence
+// that runs.
+int32_t WaitingLine::pages_for(const Sequence& waiting, int running) {
+  if (!pool_.layout().grows()) return 0;
+  const bool continues = waiting.session != nullptr && !waiting.is_preempted();
+  const int64_t position = continues ? waiting.session->at.position : waiting.position;
+  const int64_t tokens = first_tokens_of(waiting, position);
+  const int32_t least = waiting.has_slot()
+                            ? pool_.missing_pages(*waiting.session->slot, position, tokens)
+                            : static_cast<int32_t>(StateLayout::pages(tokens));
+  const bool has_slots = use_of(waiting.request.caller.share()).slots > 0;
+  return has_slots ? std::min(least + running, std::max(least, pool_.pages())) : least;
+}
+
+// Makes sure that the request has its pages, if need be by moving idle sessions out of their slots.
+bool WaitingLine::free_pages_for(const Sequence& waiting, int running) {
+  const int32_t wanted = pages_for(waiting, running);
+  while (wanted > 0 && pool_.free_pages() < wanted) {
+    if (pool_.free_pages() + pool_.held_pages() >= wanted) return false;
+    if (sessions_.evict_one(waiting.session)) continue;
+    short_of_pages_ = {.tenant = waiting.request.caller.share(),
+                       .weight = waiting.request.caller.limits.weight,
+                       .pages = wanted};
+    return false;
+  }
+  return true;
+}
 
 std::optional<StateSlot> WaitingLine::acquire_slot(const Identity& caller, Clock::time_point now) {
   TenantUse& own = use_of(caller.share());
@@ -368,6 +438,7 @@ PrefixCache::Start WaitingLine::prefix_of(const Sequence& waiting) {
 
 // All that may throw comes first: if it does, the request is unchanged and still waits.
 void WaitingLine::start(Sequence& sequence, Clock::time_point now) {
+  if (sequence.is_preempted()) return resume(sequence);
   Request& request = sequence.request;
   Session* const session = sequence.session;
   if (session != nullptr) sequence.history = session->at.history;
@@ -380,9 +451,10 @@ void WaitingLine::start(Sequence& sequence, Clock::time_point now) {
   PromptPhase& prompt = sequence.prompt;
   sequence.history.add_prompt(std::span(prompt.ids).first(static_cast<size_t>(prefix.use.tokens)));
   if (session != nullptr) {
-    sequence.slot = sessions_.check_out(*session, std::move(prefix.image));
+    sequence.slot = sessions_.check_out(*session, std::move(prefix.image), prefix.use.tokens);
   } else if (prefix.image != nullptr) {
     sequence.slot = std::move(*pool_.acquire_unset());
+    CHECK(pool_.reserve(sequence.slot, prefix.use.tokens));
     pool_.load(std::move(prefix.image), sequence.slot);
   } else {
     sequence.slot = std::move(*pool_.acquire());
@@ -393,12 +465,36 @@ void WaitingLine::start(Sequence& sequence, Clock::time_point now) {
   prompt.prefix = prefix.use;
   prompt.points = std::move(prefix.points);
   prompt.absorbed = static_cast<size_t>(prefix.use.tokens);
-  sequence.most_tokens = sessions_.wanted().layout.most_tokens();
+  sequence.most_tokens = most_tokens_;
   sequence.position = (session ? session->at.position : 0) + prefix.use.tokens;
   sequence.started = now;
+  reserve_pages(sequence);
   metrics_.add_prefix(index_of(prompt.prefix.miss), prompt.prefix.tokens, prompt.prefix.replayed,
                       prompt.prefix.lost);
   if (!sequence.requeued) metrics_.observe_queue(seconds_between(request.arrival, now));
+}
+
+void WaitingLine::resume(Sequence& sequence) {
+  StateSlot slot = std::move(*pool_.acquire_unset());
+  CHECK(pool_.reserve(slot, sequence.position));
+  pool_.load(sequence.preemption.state, slot);
+  sequence.preemption.state.reset();
+  sequence.slot = std::move(slot);
+  sequence.sampler_unset = !sequence.in_prompt();
+  reserve_pages(sequence);
+}
+
+// Those that free_pages_for() has found.
+void WaitingLine::reserve_pages(const Sequence& sequence) {
+  CHECK(pool_.reserve(sequence.slot, first_tokens_of(sequence, sequence.position)));
+}
+
+void WaitingLine::requeue(std::unique_ptr<Sequence>& preempted) {
+  Line one(1);
+  reserve_turns();
+  one.front() = std::move(preempted);
+  insert(one);
+  queue_.count_requeued();
 }
 
 void WaitingLine::requeue(const Sequence& sequence, size_t first) {
@@ -427,12 +523,13 @@ std::optional<Clock::time_point> WaitingLine::next_deadline() const {
   for (const auto& waiting : waiting_) {
     consider(waiting->request.deadline);
     consider(patience_ends(*waiting));
+    consider(waiting->patience_ends());
   }
   return next;
 }
 
 std::optional<Clock::time_point> WaitingLine::patience_ends(const Sequence& waiting) const {
-  if (most_seconds_ == 0 || waiting.requeued) return std::nullopt;
+  if (most_seconds_ == 0 || waiting.requeued || waiting.is_preempted()) return std::nullopt;
   return waiting.request.arrival + to_duration(2 * most_seconds_);
 }
 

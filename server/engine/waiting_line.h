@@ -1,9 +1,12 @@
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <list>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "server/engine/sequence.h"
@@ -12,6 +15,7 @@
 #include "server/request/admission_queue.h"
 #include "server/scheduler/admission.h"
 #include "server/scheduler/pace.h"
+#include "server/scheduler/preemption.h"
 #include "server/scheduler/shares.h"
 #include "server/session/session_store.h"
 
@@ -34,27 +38,36 @@ struct EngineLoad {
 // A request starts with one slot, however many choices it has. The other choices get theirs at the
 // end of the prompt. Those that find none are queued again with the same rank and absorb the prompt
 // again. So no request holds or reserves a slot while it waits for others.
+// A state that grows needs pages too, for the prompt and the first token at least. A request that
+// was preempted waits with its state, and continues from it.
 // A request whose first token would be too late because of others is refused at once. So is one for
 // which an allocation fails; nothing else changes then. Engine thread only.
 class WaitingLine {
  public:
   // All references outlive the line. most_seconds: bound of the time to the first token; 0: none. A
-  // request that has waited for twice as long is dropped.
+  // request that has waited for twice as long is dropped. most_tokens: of a state.
   WaitingLine(AdmissionQueue& queue, SessionStore& sessions, PrefixCache& prefixes, StatePool& pool,
-              EngineMetrics& metrics, double most_seconds)
+              EngineMetrics& metrics, double most_seconds,
+              int64_t most_tokens = std::numeric_limits<int64_t>::max())
       : queue_(queue),
         sessions_(sessions),
         prefixes_(prefixes),
         pool_(pool),
         metrics_(metrics),
-        most_seconds_(most_seconds) {}
+        most_seconds_(most_seconds),
+        most_tokens_(most_tokens) {}
 
   // Runs session commands; queues the requests that can be served and refuses the others.
   void take_arrivals(const EngineLoad& load, Clock::time_point now);
   // Drops requests that were cancelled, are past their deadline or have waited for too long.
   void drop_unwanted(Clock::time_point now);
-  // The next request, in its slot; null if none waits or no slot is available.
-  std::unique_ptr<Sequence> admit_next(Clock::time_point now);
+  // The next request, in its slot; null if none waits, or no slot or too few pages are available.
+  // running: sequences that may need another page soon. accepts_new: false: preempted ones only.
+  std::unique_ptr<Sequence> admit_next(Clock::time_point now, int running = 0,
+                                       bool accepts_new = true);
+  // What the request needs that was next when admit_next() found too few pages; empty: there were
+  // enough, or copies under way will free them.
+  const std::optional<PageNeed>& short_of_pages() const { return short_of_pages_; }
   // A slot with unset contents for a further choice; may move an idle session out of its slot.
   // Empty if there is none, if the tenant has its maximum, or if a tenant with fewer slots waits.
   std::optional<StateSlot> acquire_slot(const Identity& caller, Clock::time_point now);
@@ -63,6 +76,10 @@ class WaitingLine {
   void count_slot(TenantId tenant) { ++use_of(tenant).slots; }
   // Queues the choices from `first` on, which found no slot.
   void requeue(const Sequence& sequence, size_t first);
+  // Queues a sequence that was preempted. Throws std::bad_alloc, and then has not taken it.
+  void requeue(std::unique_ptr<Sequence>& preempted);
+  // Preempted sequences that have ended since.
+  std::vector<std::unique_ptr<Sequence>> take_ended() { return std::exchange(ended_, {}); }
   // Drops all requests and commands, also those that have just arrived. The queue is closed.
   void drop_all(EndReason reason, Clock::time_point now);
 
@@ -106,17 +123,26 @@ class WaitingLine {
   double wait_of(const Waiter& waiter, const EngineLoad& load, Clock::time_point now) const;
   StreamEnd overload(const Sequence& waiting, const EngineLoad& load, Clock::time_point now) const;
   void line_up(Line& one);
+  void insert(Line& one);
+  void reserve_turns();
+  int64_t first_tokens_of(const Sequence& sequence, int64_t position) const;
+  int32_t pages_for(const Sequence& waiting, int running);
+  bool free_pages_for(const Sequence& waiting, int running);
   Waiter waiter_of(const Sequence& waiting) const;
   int most_slots_of(const Identity& who) const { return most_slots(who, pool_.slots()); }
-  Line::iterator next_in_turn(Clock::time_point now);
+  Line::iterator next_in_turn(Clock::time_point now, bool accepts_new);
   static constexpr size_t kMostUses = 256;  // then idle tenants' entries are dropped
   TenantUse& use_of(TenantId tenant);
   std::optional<Clock::time_point> patience_ends(const Sequence& waiting) const;
-  void drop(const Sequence& waiting, EndReason reason, Clock::time_point now);
+  void drop(std::unique_ptr<Sequence>& waiting, EndReason reason, Clock::time_point now);
+  std::string too_long_for(const Request& request, const Session* session,
+                           const std::vector<int32_t>& prompt) const;
   void drop_arrivals(EndReason reason);
   bool free_one_slot();
   PrefixCache::Start prefix_of(const Sequence& waiting);
   void start(Sequence& sequence, Clock::time_point now);
+  void resume(Sequence& sequence);
+  void reserve_pages(const Sequence& sequence);
 
   AdmissionQueue& queue_;
   SessionStore& sessions_;
@@ -124,8 +150,11 @@ class WaitingLine {
   StatePool& pool_;
   EngineMetrics& metrics_;
   const double most_seconds_;
+  const int64_t most_tokens_;
   AdmissionQueue::Arrivals arrivals_;  // being processed
   Line waiting_;                       // by rank
+  std::vector<std::unique_ptr<Sequence>> ended_;
+  std::optional<PageNeed> short_of_pages_;
   std::vector<std::shared_ptr<Parked>> parked_;
   std::vector<SessionCommand> parked_commands_;
   // Scratch of next_in_turn(), with capacity for the whole line: the tenant's requests and where

@@ -20,6 +20,11 @@ struct SessionTiers {
 struct PrefixTiers {
   int64_t states = 0, bytes = 0, disk_states = 0, disk_bytes = 0;
 };
+// Pages of states that grow.
+struct PageUse {
+  int64_t total = 0, free = 0;
+  int64_t preemptions = 0;  // since the start
+};
 struct StateDirUse {
   int64_t bytes = 0;      // of all files
   int64_t set_aside = 0;  // damaged files
@@ -36,6 +41,7 @@ class EngineMetrics {
   virtual void add_prompt_tokens(int64_t) {}
   virtual void add_generated_tokens(int64_t) {}
   virtual void set_slots(int64_t /*free*/, int64_t /*running*/, int64_t /*session_idle*/) {}
+  virtual void set_pages(const PageUse&) {}
   virtual void set_sessions(const SessionTiers&) {}
   virtual void set_session_host_bytes(int64_t) {}
   virtual void set_state_dir(const StateDirUse&) {}

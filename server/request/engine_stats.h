@@ -10,6 +10,10 @@ struct EngineStats {
   std::atomic<int> slots{0};    // all slots
   std::atomic<int> slots_free{0};
   std::atomic<int> slots_idle{0};  // held by idle sessions
+  // Of states that grow: the memory for all of them, in pages. Pages of idle sessions are in use.
+  std::atomic<int64_t> pages{0};
+  std::atomic<int64_t> pages_free{0};
+  std::atomic<int64_t> preemptions{0};  // sequences that gave up their slot for others' pages
   std::atomic<int> sessions{0};
   std::atomic<int> sessions_host{0};          // of these, with their state in host memory
   std::atomic<int64_t> host_bytes{0};         // of session states and marks in host memory

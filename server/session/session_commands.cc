@@ -173,11 +173,12 @@ SessionResult SessionStore::fork(Session& session, const SessionCommand& command
   std::optional<StateSlot> slot;
   const bool shares = session.at.image || needs_image;
   if (session.slot && !shares) slot = pool_.acquire_unset();
+  if (slot && !pool_.share_pages(*session.slot, *slot, session.at.position)) slot.reset();
   if (!slot) {
     return insert(command, std::move(key), command.name, snapshot(session), std::nullopt,
                   durability, now);
   }
-  pool_.copy(*session.slot, *slot);
+  pool_.copy(*session.slot, *slot, session.at.position);
   return insert(command, std::move(key), command.name, session.at, std::move(slot), durability,
                 now);
 }

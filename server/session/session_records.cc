@@ -299,11 +299,11 @@ SessionResult SessionStore::remove_then_tell(Session& session, const SessionComm
   return {.progress = SessionResult::Progress::kCommitting};
 }
 
-void SessionStore::commit_turn(Session& session, StateSlot slot, Snapshot at, StateAnswer answer,
-                               std::vector<int32_t> answer_ids, Kept done) {
+void SessionStore::commit_turn(Session& session, std::optional<StateSlot> slot, Snapshot at,
+                               StateAnswer answer, std::vector<int32_t> answer_ids, Kept done) {
   at.history.end_request();
-  at.image = save(slot, at.position);
-  const auto kept = std::make_shared<StateSlot>(std::move(slot));
+  if (slot) at.image = save(*slot, at.position);
+  const auto kept = std::make_shared<std::optional<StateSlot>>(std::move(slot));
   Proposal proposal{.at = std::move(at),
                     .marks = session.marks,
                     .answer = std::move(answer),
@@ -317,10 +317,12 @@ void SessionStore::commit_turn(Session& session, StateSlot slot, Snapshot at, St
       return done(std::nullopt, error);
     }
     session.busy = false;
-    session.slot.emplace(std::move(*kept));
-    in_slots_.push_back(&session);
     session.last_used = Clock::now();
-    update(session, Residency::kSlot);
+    if (*kept) {
+      put_in_slot(session, std::move(**kept));
+    } else {
+      rest_outside_slot(session);
+    }
     done(last_commit(session), error);
   });
 }
@@ -328,6 +330,10 @@ void SessionStore::commit_turn(Session& session, StateSlot slot, Snapshot at, St
 void SessionStore::roll_back(Session& session, Clock::time_point now) {
   session.busy = false;
   session.last_used = now;
+  rest_outside_slot(session);
+}
+
+void SessionStore::rest_outside_slot(Session& session) {
   if (session.at.stored) session.at.history = {};  // it comes back with the state
   update(session, outside_slot(session.at));
 }

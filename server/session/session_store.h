@@ -127,16 +127,17 @@ class SessionStore {
   // A request waits for its turn on the session, or no longer does.
   void set_busy(Session& session, bool busy);
   // The session's state, in a slot, for a request to run on once the slot is ready. The
-  // session must be in its slot, or a slot must be free. begin: the state of a session that has
-  // absorbed nothing, in place of that; null: that.
-  StateSlot check_out(Session& session, StateImage begin = nullptr);
-  // Takes the state back, with what has become of it; `at` comes without its image.
-  void check_in(Session& session, StateSlot slot, Snapshot at, Clock::time_point now);
+  // session must be in its slot, or a slot and the pages of its state must be free. begin: the
+  // state of a session that has absorbed nothing, in place of that, with begin_tokens; null: that.
+  StateSlot check_out(Session& session, StateImage begin = nullptr, int64_t begin_tokens = 0);
+  // Takes the state back, with what has become of it: in the slot, or empty and in the image.
+  void check_in(Session& session, std::optional<StateSlot> slot, Snapshot at,
+                Clock::time_point now);
 
   // A request on a durable session has ended: its answer is committed, and done() is called with
   // what it is kept as, or a sentence that says why it is taken back.
   using Kept = std::function<void(std::optional<CommitInfo> commit, const std::string& error)>;
-  void commit_turn(Session& session, StateSlot slot, Snapshot at, StateAnswer answer,
+  void commit_turn(Session& session, std::optional<StateSlot> slot, Snapshot at, StateAnswer answer,
                    std::vector<int32_t> answer_ids, Kept done);
   // Or has broken off: the session is as it was before it.
   void roll_back(Session& session, Clock::time_point now);
@@ -170,8 +171,8 @@ class SessionStore {
 
   // Moves one session's state from its slot, which is free then, to host memory: that of the one
   // that has been idle longest; only then those of sessions whose request still waits for its turn.
-  // False if no session is in a slot but those that a request is running on.
-  bool evict_one();
+  // False if no session is in a slot but `except` and those that a request is running on.
+  bool evict_one(const Session* except = nullptr);
 
   // Closes the sessions that have been idle for too long; of very many, some, and next_expiry() is
   // past then.
@@ -275,6 +276,8 @@ class SessionStore {
   int64_t disk_reserved() const { return totals_.durable * disk_each_; }
   int64_t planned(int64_t small, int states, int64_t more_on_disk, int movable = 0) const;
   void drop(Session& session);
+  void put_in_slot(Session& session, StateSlot slot);
+  void rest_outside_slot(Session& session);
   void leave_slot(Session& session);
   void spill(Session& session);
   bool has_disk(For purpose) const;

@@ -13,14 +13,17 @@ constexpr bool is_short(int64_t reserved, int64_t all) { return reserved > all -
 
 }  // namespace
 
-StateSlot SessionStore::check_out(Session& session, StateImage begin) {
+StateSlot SessionStore::check_out(Session& session, StateImage begin, int64_t begin_tokens) {
   CHECK(session.tier() != Tier::kDisk);
   std::optional<StateSlot> slot = take_slot(session);
   if (!slot) {
     const StateImage image = session.at.image ? session.at.image : std::move(begin);
     slot = image ? pool_.acquire_unset() : pool_.acquire();
     CHECK(slot);
-    if (image) pool_.load(image, *slot);
+    if (image) {
+      CHECK(pool_.reserve(*slot, session.at.image ? session.at.position : begin_tokens));
+      pool_.load(image, *slot);
+    }
   }
   session.at.image.reset();  // which is not what it will be
   if (!session.durable()) session.at.stored.reset();
@@ -29,22 +32,31 @@ StateSlot SessionStore::check_out(Session& session, StateImage begin) {
   return std::move(*slot);
 }
 
-void SessionStore::check_in(Session& session, StateSlot slot, Snapshot at, Clock::time_point now) {
+void SessionStore::check_in(Session& session, std::optional<StateSlot> slot, Snapshot at,
+                            Clock::time_point now) {
   CHECK(!session.durable());
   session.at = std::move(at);
   session.at.history.end_request();
-  session.slot.emplace(std::move(slot));
-  in_slots_.push_back(&session);
   session.busy = false;
   session.last_used = now;
   ++session.epoch;
+  if (slot) return put_in_slot(session, std::move(*slot));
+  update(session, outside_slot(session.at));
+}
+
+// The pages behind its tokens, which a step was to fill that did not come, go back.
+void SessionStore::put_in_slot(Session& session, StateSlot slot) {
+  pool_.truncate(slot, session.at.position);
+  session.slot.emplace(std::move(slot));
+  in_slots_.push_back(&session);
   update(session, Residency::kSlot);
 }
 
-bool SessionStore::evict_one() {
+bool SessionStore::evict_one(const Session* except) {
   Session* oldest = nullptr;
   const auto rank = [](const Session& s) { return std::pair(s.busy, s.last_used); };
   for (Session* session : in_slots_) {
+    if (session == except) continue;
     if (oldest == nullptr || rank(*session) < rank(*oldest)) oldest = session;
   }
   if (oldest == nullptr) return false;

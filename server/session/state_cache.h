@@ -11,12 +11,12 @@
 
 namespace recurve {
 
-// The images of states in host memory, of sessions, marks and prefixes, and the ways there: from
-// slots and from the disk. Each owner limits what it has here. Belongs to the engine's thread;
-// images may go on any. Outlives them.
+// The images of states in host memory, of sessions, marks, prefixes and preempted requests, and the
+// ways there: from slots and from the disk. Each owner limits what it has here. Belongs to the
+// engine's thread; images may go on any. Outlives them.
 class StateCache {
  public:
-  enum class Owner { kSessions, kPrefixes };
+  enum class Owner { kSessions, kPrefixes, kPreempted };
 
   // archive: where stored states are read; null: nowhere. All outlive the cache.
   StateCache(Backend& backend, StatePool& pool, Archive* archive = nullptr);
@@ -45,7 +45,7 @@ class StateCache {
   StatePool& pool_;
   Archive* const archive_;
   ImageMemory memory_;
-  std::atomic<int64_t> bytes_[2] = {};
+  std::atomic<int64_t> bytes_[3] = {};
   std::map<uint64_t, std::vector<OnRead>> reading_;  // by the state's id
 };
 

@@ -10,7 +10,7 @@ Checkpoint open_checkpoint(const Options& o) {
 }
 
 LoadOptions load_options(const Options& o) {
-  return {.weights = WeightFormats::named(o.weights, o.head_weights), .state = o.state};
+  return {.weights = WeightFormats::named(o.weights, o.head_weights), .state = o.state, .kv = o.kv};
 }
 
 // Includes the present files, so that a restart has the same limit.
@@ -33,12 +33,13 @@ int choose_rows(const Options& o) {
   return o.on_gpu() ? 1024 : 256;
 }
 
-EngineOptions engine_options(const Options& o, int slots, size_t session_bytes,
-                             size_t prefix_bytes) {
+EngineOptions engine_options(const Options& o, int slots, size_t session_bytes, size_t prefix_bytes,
+                             PageLimits pages) {
   return {.slots = slots,
           .rows_per_step = choose_rows(o),
           .step_seconds = o.tpot_ms / 1000,
           .ttft_seconds = o.ttft_ms / 1000,
+          .pages = pages,
           .sessions = {.host_bytes = static_cast<int64_t>(session_bytes),
                        .default_ttl_seconds = o.session_ttl},
           .prefix = {.bytes = static_cast<int64_t>(prefix_bytes), .shared = o.prefix_shared}};

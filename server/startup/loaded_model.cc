@@ -110,6 +110,7 @@ ServingInfo serving_info(const Options& o, const Model& model, const Backend& ba
 LoadedModel load_served_model(const Options& o, Backend& backend, const StopSignal& stop) {
   LoadedModel loaded{.plan = plan_memory(o, backend), .model = {}, .text = {}, .info = {}};
   const int slots = choose_slots(o, loaded.plan);
+  plan_pages(o, slots, &loaded.plan);
   plan_sessions(o, slots, &loaded.plan);
   plan_prefixes(o, slots, &loaded.plan);
   Checkpoint checkpoint = open_checkpoint(o);

@@ -18,13 +18,16 @@ namespace {
 
 constexpr size_t kReserveOfGpu = size_t{768} << 20;
 constexpr size_t kReserveOfHost = size_t{64} << 20;
+// For the choice of slots, a slot of a model whose states grow has pages for so many tokens.
+constexpr int64_t kLeastTokens = 1024;
 // The most slots that an error suggests: the search builds an engine in a dry run for each number
 // that it tries, which takes time for each slot.
 constexpr int kMaxSearched = 4096;
 
 // Host memory that is planned so far.
 size_t planned_on_host(const MemoryPlan& plan, int slots) {
-  return plan.on_host ? plan.total(slots) : kReserveOfHost + plan.constraints + plan.sessions;
+  if (plan.on_host) return plan.total(slots);
+  return kReserveOfHost + plan.constraints + plan.preempted + plan.sessions;
 }
 
 double gib(size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
@@ -36,25 +39,26 @@ class DryRun {
     Checkpoint checkpoint = open_checkpoint(options);
     checkpoint.leave_out_copies();
     model_ = load_model(checkpoint, backend_, load_options(options));
-    if (model_->state_layout().grows()) {
-      throw std::runtime_error(fmt::format(
-          "{}: model_type: {} is not served yet: its keys and values grow with a session, and the "
-          "engine gives sessions no pages; recurve-bench step measures it",
-          checkpoint.config_file(), model_->info().family));
-    }
     weights_ = backend_.allocated();
   }
 
   size_t weights() const { return weights_; }
   size_t state() const { return model_->state_layout().bytes(); }
-  // What an engine allocates without the states.
+  size_t page() const { return model_->state_layout().page_bytes(); }
+  int64_t most_tokens() const {
+    const int64_t counted = model_->state_layout().most_tokens(),
+                  named = model_->info().most_tokens;
+    return named > 0 ? std::min(named, counted) : counted;
+  }
+  // What an engine allocates without the states and their pages.
   size_t steps(int slots) {
     AdmissionQueue queue(1);
     EngineStats stats;
     EngineMetrics metrics;
     const int32_t vocab = static_cast<int32_t>(model_->info().vocab);
-    Engine engine(*model_, backend_, {.rows = vocab, .usable = vocab, .eos_ids = {}}, queue, stats,
-                  metrics, engine_options(options_, slots, 0));
+    Engine engine(
+        *model_, backend_, {.rows = vocab, .usable = vocab, .eos_ids = {}}, queue, stats, metrics,
+        engine_options(options_, slots, 0, 0, {.pages = 0, .most_tokens = most_tokens()}));
     return backend_.allocated() - weights_ - state() * (static_cast<size_t>(slots) + 1);
   }
 
@@ -67,8 +71,23 @@ class DryRun {
 
 }  // namespace
 
+size_t MemoryPlan::pages_for(int slots) const {
+  if (pages > 0) return pages;
+  const int64_t tokens = std::min(most_tokens, kLeastTokens);
+  return static_cast<size_t>(slots * StateLayout::pages(tokens)) * page;
+}
+
+PageLimits MemoryPlan::page_limits() const {
+  if (page == 0) return {};
+  return {.pages = static_cast<int32_t>(pages / page), .most_tokens = most_tokens};
+}
+
+size_t MemoryPlan::known(int slots) const {
+  return weights + states(slots) + pages_for(slots) + reserve + sessions_on_device();
+}
+
 size_t MemoryPlan::total(int slots) const {
-  const size_t known = weights + states(slots) + reserve + sessions_on_device();
+  const size_t known = this->known(slots);
   return known > free ? known : known + steps(slots);
 }
 
@@ -82,11 +101,13 @@ int MemoryPlan::most_slots(int limit) const {
 }
 
 std::string MemoryPlan::arithmetic(int slots) const {
-  const bool all = weights + states(slots) + reserve + sessions_on_device() <= free;
+  const bool all = known(slots) <= free;
   return fmt::format(
-      "weights {:.2f} + states ({} + 1) x {:.4f} = {:.2f} + reserve {:.2f}{}{}{}{} = {:.2f} "
+      "weights {:.2f} + states ({} + 1) x {:.4f} = {:.2f}{} + reserve {:.2f}{}{}{}{}{} = {:.2f} "
       "GiB{}; {:.2f} GiB are free",
-      gib(weights), slots, gib(state), gib(states(slots)), gib(reserve),
+      gib(weights), slots, gib(state), gib(states(slots)),
+      page > 0 ? fmt::format(" + pages {:.2f}", gib(pages_for(slots))) : "", gib(reserve),
+      on_host && preempted > 0 ? fmt::format(" + preempted {:.2f}", gib(preempted)) : "",
       on_host && constraints > 0 ? fmt::format(" + constraints {:.2f}", gib(constraints)) : "",
       on_host && sessions > 0 ? fmt::format(" + sessions {:.2f}", gib(sessions)) : "",
       on_host && prefixes > 0 ? fmt::format(" + prefixes {:.2f}", gib(prefixes)) : "",
@@ -101,6 +122,9 @@ MemoryPlan plan_memory(const Options& options, Backend& backend) {
           .on_host = !options.on_gpu(),
           .weights = dry_run->weights(),
           .state = dry_run->state(),
+          .page = dry_run->page(),
+          .most_tokens = dry_run->most_tokens(),
+          .pages = options.kv_memory == kAutomatic ? 0 : options.kv_memory,
           .reserve = options.on_gpu() ? kReserveOfGpu : kReserveOfHost,
           .steps = [dry_run](int slots) { return dry_run->steps(slots); },
           .constraints = has_constraint_library()
@@ -118,6 +142,36 @@ int choose_slots(const Options& options, const MemoryPlan& plan) {
                                    : "not even --slots 1 fits: use a smaller model";
   throw std::runtime_error(fmt::format("not enough memory on device '{}': {}; {}", options.device,
                                        plan.arithmetic(std::max(options.slots, 1)), hint));
+}
+
+void plan_pages(const Options& options, int slots, MemoryPlan* plan) {
+  const bool automatic = options.kv_memory == kAutomatic;
+  if (plan->page == 0) {
+    if (automatic) return;
+    throw std::runtime_error("--kv-memory: the states of this model do not grow: leave it out");
+  }
+  plan->pages = plan->preempted = 0;
+  const size_t least = static_cast<size_t>(slots) * plan->page;
+  const size_t others = plan->total(slots) - plan->pages_for(slots);
+  const size_t remaining = plan->free - std::min(plan->free, others);
+  const size_t of_all = least * static_cast<size_t>(StateLayout::pages(plan->most_tokens));
+  size_t wanted = options.kv_memory;
+  if (automatic) wanted = std::clamp(plan->on_host ? remaining / 8 : remaining, least, of_all);
+  plan->pages = wanted / plan->page * plan->page;
+  if (plan->pages < least) {
+    throw std::runtime_error(fmt::format(
+        "--kv-memory {} is too small: each of {} slots needs a page of {} bytes: --kv-memory {} "
+        "would do",
+        wanted, slots, plan->page, least));
+  }
+  const size_t planned = planned_on_host(*plan, slots);
+  const size_t on_host = plan->host_free - std::min(plan->host_free, planned);
+  plan->preempted = plan->on_host ? plan->pages : std::min(plan->pages, on_host / 2);
+  if (plan->total(slots) <= plan->free) return;
+  const size_t fits = plan->on_host ? remaining / 2 : remaining;
+  throw std::runtime_error(
+      fmt::format("not enough memory on device '{}': {}; --kv-memory {} or less fits",
+                  options.device, plan->arithmetic(slots), fits / plan->page * plan->page));
 }
 
 void plan_sessions(const Options& options, int slots, MemoryPlan* plan) {

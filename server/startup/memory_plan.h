@@ -3,6 +3,7 @@
 #include <functional>
 #include <string>
 
+#include "model/state/state_pool.h"
 #include "server/startup/options.h"
 
 namespace recurve {
@@ -16,17 +17,27 @@ struct MemoryPlan {
   size_t host_free = 0;  // on the host
   bool on_host = true;   // the device computes in host memory
   size_t weights = 0;
-  size_t state = 0;    // of one slot; there is one slot more, for padding
+  size_t state = 0;  // of one slot; there is one slot more, for padding
+  // Of models whose states grow: bytes of a page, and the most tokens of a session, by the config.
+  size_t page = 0;  // 0: states do not grow
+  int64_t most_tokens = 0;
+  size_t pages = 0;    // bytes of all; set by plan_pages(), and the least there may be before
   size_t reserve = 0;  // for the driver: code, recorded steps
   // Everything else: activations, logits, sampling.
   std::function<size_t(int slots)> steps;
   // On the host.
+  size_t preempted = 0;    // states of requests that gave up their pages; set by plan_pages()
   size_t sessions = 0;     // and marks; set by plan_sessions()
   size_t prefixes = 0;     // cached states of prompts; set by plan_prefixes()
   size_t constraints = 0;  // cached compiled constraints, and masks
 
-  size_t sessions_on_device() const { return on_host ? sessions + prefixes + constraints : 0; }
+  size_t sessions_on_device() const {
+    return on_host ? preempted + sessions + prefixes + constraints : 0;
+  }
   size_t states(int slots) const { return (static_cast<size_t>(slots) + 1) * state; }
+  size_t pages_for(int slots) const;  // bytes: of plan_pages(), or the least that slots need
+  PageLimits page_limits() const;
+  size_t known(int slots) const;  // without `steps`
   // The sum; without `steps` if the rest does not fit already.
   size_t total(int slots) const;
   // The most slots that fit, at most `limit`; 0 if none fits.
@@ -43,6 +54,11 @@ MemoryPlan plan_memory(const Options& options, Backend& backend);
 // that other programs use too. Throws std::runtime_error with the arithmetic if they do not fit.
 inline constexpr int kMaxSlotsOfGpu = 256, kMaxSlotsOfHost = 16;
 int choose_slots(const Options& options, const MemoryPlan& plan);
+
+// Sets the memory for pages: that of the options, or all that remains on a GPU, and on the host an
+// eighth of it, at most what all slots can use. As much is planned on the host for states of
+// preempted requests. Throws std::runtime_error with the arithmetic if it does not fit.
+void plan_pages(const Options& options, int slots, MemoryPlan* plan);
 
 // Sets the memory for sessions: that of the options, or half of what remains on the host. The other
 // half is for what is not planned: requests, connections, other programs. Throws std::runtime_error

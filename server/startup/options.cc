@@ -203,6 +203,9 @@ int parse_options(int argc, char** argv, Options* o) {
             "Type of states that are matrices; bf16 halves their memory and traffic and rounds "
             "them after every token")
       ->group("Model");
+  add_named(app, "--kv", &o->kv, {{"bf16", DType::kBF16}, {"f32", DType::kF32}},
+            "Type of keys and values of attention over a whole session")
+      ->group("Model");
 
   app.add_option("--device", o->device,
                  "Compute on cpu, cuda:N (if built with CUDA), or reference, the slow definition "
@@ -218,6 +221,13 @@ int parse_options(int argc, char** argv, Options* o) {
                      "Sequences that can run at once; each has one state. auto: 16, or on a GPU as "
                      "many as fit its free memory, at most 256"),
       count_or_auto, "INT")
+      ->group("Machine");
+  or_auto(app.add_option(
+              "--kv-memory", o->kv_memory,
+              "Memory of the device for keys and values of attention over whole sessions, e.g. "
+              "4GB; requests that find too little of it wait. auto: all that remains on a GPU, an "
+              "eighth of it on the host"),
+          size_or_auto, "SIZE")
       ->group("Machine");
   or_auto(app.add_option(
               "--rows-per-step", o->rows_per_step,

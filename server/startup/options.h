@@ -41,6 +41,8 @@ struct Options {
   DType state = DType::kF32;
   ActivationType activations = ActivationType::kF32;
   int slots = 0;  // 0: see choose_slots()
+  DType kv = DType::kBF16;
+  uint64_t kv_memory = kAutomatic;  // see plan_pages()
   int max_queue = 256;
   double stall_seconds = 60;
   uint64_t request_memory = uint64_t{256} << 20;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <map>
 #include <vector>
@@ -36,6 +37,27 @@ std::string memory_line(const Options& options, double weights_and_states) {
   if (options.on_gpu()) return line + ", on the host";
   const double bound = 1.15 * weights_and_states + 64 * 1024 * 1024;
   return line + "; at most 1.15 x (weights + slots) + 64 MiB = " + human_bytes(bound);
+}
+
+std::string state_line(const Options& options, const MemoryPlan& plan) {
+  const auto type = [](DType of) { return of == DType::kBF16 ? "bf16" : "f32"; };
+  const std::string fixed = human_bytes(static_cast<double>(plan.state));
+  if (plan.page == 0) {
+    return fmt::format("{} a session, of any length; matrices in {}", fixed, type(options.state));
+  }
+  return fmt::format(
+      "{} a session and {} a token, up to {} tokens; matrices in {}, keys and values in {}", fixed,
+      human_bytes(static_cast<double>(plan.page) / kPageTokens),
+      std::min<int64_t>(plan.most_tokens, plan.page_limits().pages * kPageTokens),
+      type(options.state), type(options.kv));
+}
+
+// Of states that grow.
+std::string pages_line(const MemoryPlan& plan) {
+  const int64_t pages = plan.page_limits().pages;
+  return fmt::format("{} of {} each, {}: {} tokens of all sessions in slots", pages,
+                     human_bytes(static_cast<double>(plan.page)),
+                     human_bytes(static_cast<double>(plan.pages)), pages * kPageTokens);
 }
 
 // A session takes more than its state: entries in maps, heap, and the tokens that it has seen.
@@ -96,6 +118,7 @@ std::string startup_table(const Options& options, const LoadedModel& loaded, con
   const Model& model = *loaded_model;
   const double weights = static_cast<double>(model.info().weight_bytes);
   const double states = static_cast<double>(info.slots) * static_cast<double>(info.state_bytes);
+  const double pages = static_cast<double>(plan.pages + (plan.on_host ? plan.preempted : 0));
   std::vector<std::pair<const char*, std::string>> rows = {
       {"model", fmt::format("{}, {}: {}", info.model_name, info.family, model.info().description)},
       {"weights",
@@ -106,9 +129,7 @@ std::string startup_table(const Options& options, const LoadedModel& loaded, con
       {"end tokens", ends_line(info.tokens, *text.tokenizer)},
       {"chat", text.chat.format != nullptr ? "messages are rendered by the chat template"
                                            : text.chat.problem},
-      {"state", fmt::format("{} a session, of any length; matrices in {}",
-                            human_bytes(static_cast<double>(info.state_bytes)),
-                            options.state == DType::kBF16 ? "bf16" : "f32")},
+      {"state", state_line(options, plan)},
       {"slots", fmt::format("{}, with {} of states", info.slots, human_bytes(states))},
       {"sessions", sessions_line(model, info, plan)},
       {"prefixes", prefixes_line(options, model, plan)},
@@ -116,7 +137,7 @@ std::string startup_table(const Options& options, const LoadedModel& loaded, con
       {"queue", fmt::format("{} requests", options.max_queue)},
       {"step", fmt::format("at most {} rows; prompts in chunks of {} tokens", choose_rows(options),
                            info.chunk_tokens)},
-      {"memory", memory_line(options, weights + states)},
+      {"memory", memory_line(options, weights + states + pages)},
       {"planned", plan.arithmetic(info.slots)},
       {"backend", backend.name()},
       {"ops", ops_line(backend.kernels())},
@@ -124,6 +145,11 @@ std::string startup_table(const Options& options, const LoadedModel& loaded, con
        fmt::format("{}{}", options.listen,
                    options.listen.ends_with(":0") ? fmt::format(" (port {})", port) : "")},
   };
+  if (plan.page > 0) {
+    const auto slots = std::ranges::find(rows, std::string_view("slots"),
+                                         [](const auto& row) { return row.first; });
+    rows.insert(slots + 1, {"pages", pages_line(plan)});
+  }
   if (!options.state_dir.empty()) {
     rows.emplace_back("state dir", folder_line(options, stats));
   }

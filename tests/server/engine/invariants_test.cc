@@ -7,7 +7,6 @@
 
 #include "tests/support/engine/engine_harness.h"
 #include "tests/support/engine/model_runner.h"
-#include "tests/support/engine/served_models.h"
 #include "tests/support/engine/timed_model.h"
 
 namespace recurve::testing::invariants_test {
@@ -366,7 +365,7 @@ std::string name_of_case(const ::testing::TestParamInfo<Param>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Invariants,
-                         ::testing::Combine(::testing::ValuesIn(served_model_cases()),
+                         ::testing::Combine(::testing::ValuesIn(model_cases()),
                                             ::testing::ValuesIn(all_devices())),
                          name_of_case);
 

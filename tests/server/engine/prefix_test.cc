@@ -9,7 +9,6 @@
 #include "tests/support/engine/engine_harness.h"
 #include "tests/support/engine/engine_on_disk.h"
 #include "tests/support/engine/model_runner.h"
-#include "tests/support/engine/served_models.h"
 #include "tests/support/temp_dir.h"
 
 namespace recurve::testing::prefix_test {
@@ -194,8 +193,8 @@ TEST_P(PrefixOfFamilies, EqualsAColdRunBesideOthers) {
 
 std::vector<ModelCase> some_model_cases() {
   std::vector<ModelCase> some;
-  for (size_t i = 0; i < served_model_cases().size(); i += amount(1, 3)) {
-    some.push_back(served_model_cases()[i]);
+  for (size_t i = 0; i < model_cases().size(); i += amount(1, 3)) {
+    some.push_back(model_cases()[i]);
   }
   return some;
 }

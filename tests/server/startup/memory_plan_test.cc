@@ -66,17 +66,55 @@ TEST(MemoryPlanTest, AutomaticSlotsFillAGpuAndAreFewElsewhere) {
   EXPECT_EQ(choose_slots(options_with(77, "cuda:0"), plan_with(137 * kGiB)), 77);
 }
 
-TEST(MemoryPlanTest, AModelWhoseStatesGrowIsRefusedByName) {
-  Options options = options_with(2, "cpu");
-  options.model = RECURVE_SOURCE_DIR "/tests/golden/qwen3_5/pattern";
-  const auto backend = make_backend("cpu");
-  std::string refused;
-  try {
-    plan_memory(options, *backend);
-  } catch (const std::runtime_error& error) {
-    refused = error.what();
-  }
-  EXPECT_THAT(refused, HasSubstr("config.json: model_type: qwen3_5 is not served yet"));
+// The same as plan_with(), and 1 MiB a page; the model has a context of 6,400 tokens.
+MemoryPlan growing_with(size_t free) {
+  MemoryPlan plan = plan_with(free);
+  plan.page = size_t{1} << 20;
+  plan.most_tokens = 6400;
+  return plan;
+}
+
+TEST(MemoryPlanTest, PagesTakeWhatRemainsOnAGpuAndAnEighthOnTheHost) {
+  constexpr size_t kMiB = size_t{1} << 20;
+  MemoryPlan plan = growing_with(100 * kGiB);  // 16 slots: 12 + 1.25 x 16 = 32
+  plan.on_host = false;
+  plan_pages(options_with(16, "cuda:0"), 16, &plan);
+  EXPECT_EQ(plan.pages, 16 * 100 * kMiB) << "no more than all slots can use";
+  EXPECT_EQ(plan.preempted, plan.pages);
+  plan.most_tokens = 1 << 20;
+  plan_pages(options_with(16, "cuda:0"), 16, &plan);
+  EXPECT_EQ(plan.pages, 68 * kGiB);
+  EXPECT_EQ(plan.total(16), 100 * kGiB);
+  EXPECT_EQ(plan.preempted, 50 * kGiB - (size_t{32} << 20)) << "half of the host";
+  EXPECT_THAT(plan.arithmetic(16), HasSubstr("+ pages 68.00"));
+
+  plan = growing_with(100 * kGiB);
+  plan.most_tokens = 1 << 20;
+  plan_pages(options_with(16, "cpu"), 16, &plan);
+  EXPECT_EQ(plan.pages, 68 * kGiB / 8);
+  EXPECT_EQ(plan.total(16), 32 * kGiB + 2 * plan.pages);
+  EXPECT_EQ(plan.page_limits().pages, 8704);
+  EXPECT_EQ(plan.page_limits().most_tokens, 1 << 20);
+}
+
+TEST(MemoryPlanTest, PagesThatDoNotFitOrAreTooFewAreRefused) {
+  const auto refused = [](uint64_t kv_memory, MemoryPlan plan) -> std::string {
+    Options options = options_with(16, "cpu");
+    options.kv_memory = kv_memory;
+    try {
+      plan_pages(options, 16, &plan);
+    } catch (const std::runtime_error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refused(34 * kGiB, growing_with(100 * kGiB)), "");
+  EXPECT_THAT(refused(35 * kGiB, growing_with(100 * kGiB)),
+              AllOf(HasSubstr("+ pages 35.00"), HasSubstr("+ preempted 35.00"),
+                    HasSubstr("--kv-memory 36507222016 or less fits")));
+  EXPECT_THAT(refused(15 << 20, growing_with(100 * kGiB)),
+              HasSubstr("each of 16 slots needs a page of 1048576 bytes: --kv-memory 16777216"));
+  EXPECT_THAT(refused(kGiB, plan_with(100 * kGiB)), HasSubstr("do not grow: leave it out"));
 }
 
 TEST(MemoryPlanTest, RefusalsShowTheArithmeticAndWhatFits) {
@@ -169,6 +207,30 @@ TEST(MemoryPlanTest, WhatIsPlannedIsWhatIsTaken) {
     const Engine engine(*loaded, *backend, {.rows = vocab, .usable = vocab, .eos_ids = {}}, queue,
                         stats, metrics, engine_options(options, 3, 0));
     EXPECT_EQ(backend->allocated() - before + plan.reserve + plan.constraints, plan.total(3))
+        << model;
+  }
+}
+
+TEST(MemoryPlanTest, WhatIsPlannedForPagesIsWhatIsTaken) {
+  for (const char* model : {"qwen3_5/pattern", "granite_hybrid/groups"}) {
+    Options options = options_with(3, "reference");
+    options.model = std::string(RECURVE_SOURCE_DIR) + "/tests/golden/" + model;
+    options.kv_memory = 1 << 20;
+    const auto backend = make_backend("reference");
+    MemoryPlan plan = plan_memory(options, *backend);
+    plan_pages(options, 3, &plan);
+    const size_t before = backend->allocated();
+    Checkpoint checkpoint = open_checkpoint(options);
+    const auto loaded = load_model(checkpoint, *backend, load_options(options));
+    AdmissionQueue queue(1);
+    EngineStats stats;
+    EngineMetrics metrics;
+    const auto vocab = static_cast<int32_t>(loaded->info().vocab);
+    const Engine engine(*loaded, *backend, {.rows = vocab, .usable = vocab, .eos_ids = {}}, queue,
+                        stats, metrics, engine_options(options, 3, 0, 0, plan.page_limits()));
+    EXPECT_EQ(stats.pages, static_cast<int64_t>(plan.pages / plan.page));
+    EXPECT_EQ(backend->allocated() - before + plan.reserve + plan.constraints + plan.preempted,
+              plan.total(3))
         << model;
   }
 }

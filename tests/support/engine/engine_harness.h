@@ -122,6 +122,7 @@ struct HarnessOptions {
   int slots = 4;
   int rows_per_step = 0;  // 0: the least that works
   int max_queue = 1000;
+  PageLimits pages = {.pages = 512, .most_tokens = 8192};
   int64_t host_bytes = int64_t{1} << 30;
   double ttl_seconds = 0;
   double step_seconds = 0;
@@ -156,6 +157,7 @@ class EngineHarness {
                  .rows_per_step = options.rows_per_step,
                  .step_seconds = options.step_seconds,
                  .ttft_seconds = options.ttft_seconds,
+                 .pages = options.pages,
                  .sessions = {.host_bytes = options.host_bytes,
                               .default_ttl_seconds = options.ttl_seconds,
                               .archive = options.archive,

@@ -1,0 +1,255 @@
+// States that grow, in pages that are fewer than all requests need.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "tests/support/engine/engine_harness.h"
+#include "tests/support/engine/model_runner.h"
+
+namespace recurve::testing::pages_test {
+
+using ::testing::HasSubstr;
+using Kind = SessionCommand::Kind;
+using Param = std::tuple<std::string /* checkpoint */, std::string /* device */, bool>;
+
+class PagesTest : public ::testing::TestWithParam<Param> {
+ protected:
+  struct Loaded {
+    std::unique_ptr<Backend> backend;
+    std::unique_ptr<const Model> model;
+  };
+  static Loaded& loaded() {
+    static std::map<std::string, Loaded> all;
+    const auto& [checkpoint, device, ahead] = GetParam();
+    const std::string name = checkpoint + " " + device;
+    if (!all.contains(name)) {
+      Loaded loaded{make_backend(device, 2), nullptr};
+      loaded.model = ModelRunner::load(model_case(), *loaded.backend, 0);
+      all[name] = std::move(loaded);
+    }
+    return all[name];
+  }
+  static ModelCase model_case() { return {std::get<0>(GetParam()), DType::kF32}; }
+  static const Model& model() { return *loaded().model; }
+  static int32_t vocab() { return static_cast<int32_t>(model().info().vocab); }
+
+  void SetUp() override {
+    const std::string why = why_unusable(std::get<1>(GetParam()));
+    if (!why.empty()) GTEST_SKIP() << why;
+  }
+
+  static HarnessOptions options(int slots, int32_t pages) {
+    return {.slots = slots,
+            .pages = {.pages = pages, .most_tokens = pages * kPageTokens},
+            .launch_ahead = std::get<2>(GetParam())};
+  }
+  static EngineHarness engine(const HarnessOptions& options) {
+    return EngineHarness(model(), *loaded().backend, options);
+  }
+  // Number `seed` of the requests, greedy and drawn ones in turn, some with penalties.
+  static Request request(size_t length, int max_tokens, uint64_t seed,
+                         const std::string& session = "") {
+    Request request{.session = session};
+    request.prompt = some_prompt(length, seed, vocab());
+    request.sampling.temperature = seed % 2 ? 0.9f : 0.0f;
+    request.sampling.repetition_penalty = seed % 3 ? 1.0f : 1.2f;
+    request.sampling.frequency_penalty = seed % 5 ? 0.0f : 0.3f;
+    request.sampling.seed = 1000 + seed;
+    request.sampling.max_tokens = max_tokens;
+    request.sampling.logprobs = 1;
+    return request;
+  }
+  static std::vector<TokenBits> alone(const Request& request, const std::string& session = "") {
+    EngineHarness quiet = engine(options(1, 64));
+    if (!session.empty()) quiet.open(session);
+    return quiet.ask(request)->bits();
+  }
+};
+
+TEST_P(PagesTest, GreedyTokensAreThoseOfTheModel) {
+  constexpr size_t kPrompt = 130;
+  constexpr int kTokens = 70;
+  const std::vector<int32_t> prompt = some_prompt(kPrompt, 3, vocab());
+  ModelRunner runner(model_case(), std::get<1>(GetParam()));
+  const StateSlot slot = *runner.pool().acquire();
+  const auto best = [&](const std::vector<float>& logits) {
+    const auto row = logits.end() - vocab();
+    return static_cast<int32_t>(std::max_element(row, logits.end()) - row);
+  };
+  std::vector<int32_t> want = {best(runner.forward({{&slot, prompt}}))};
+  while (want.size() < kTokens) want.push_back(best(runner.forward({{&slot, {want.back()}}})));
+
+  Request greedy{.prompt = prompt};
+  greedy.sampling.temperature = 0;
+  greedy.sampling.max_tokens = kTokens;
+  EXPECT_EQ(engine(options(2, 8)).ask(std::move(greedy))->ids(), want);
+}
+
+// Of 12 requests of 3 or 4 pages each, 10 pages hold three.
+TEST_P(PagesTest, PreemptedRequestsContinueToTheSameBits) {
+  constexpr int kRequests = 12;
+  std::vector<Request> requests;
+  for (uint64_t i = 0; i < kRequests; ++i) requests.push_back(request(40 + 9 * i, 120, i));
+  EngineHarness harness = engine(options(kRequests, 10));
+  std::vector<AnswerPtr> answers;
+  for (const Request& one : requests) answers.push_back(harness.submit(one));
+  harness.run_until_idle();
+  for (size_t i = 0; i < kRequests; ++i) {
+    SCOPED_TRACE(i);
+    answers[i]->take();
+    ASSERT_TRUE(answers[i]->ended());
+    EXPECT_EQ(answers[i]->reason(), EndReason::kLength) << answers[i]->ending->message;
+    EXPECT_EQ(answers[i]->bits(), alone(requests[i]));
+  }
+  EXPECT_GT(harness.stats().preemptions, 0);
+  EXPECT_LE(harness.stats().preemptions, kRequests * kMostPreemptions);
+  EXPECT_EQ(harness.stats().pages_free, 10);
+}
+
+TEST_P(PagesTest, ChoicesSharePagesAndArePreempted) {
+  const Request asked = request(150, 100, 4);
+  EngineHarness harness = engine(options(6, 9));
+  std::vector<AnswerPtr> choices = harness.submit(asked, 5);
+  harness.run_until_idle();
+  for (size_t c = 0; c < choices.size(); ++c) {
+    SCOPED_TRACE(c);
+    choices[c]->take();
+    Request same = asked;
+    same.sampling.seed += c;
+    EXPECT_EQ(choices[c]->bits(), alone(same));
+  }
+  EXPECT_EQ(harness.stats().pages_free, 9);
+}
+
+TEST_P(PagesTest, SessionsThatTakeTurnsGiveUpTheirPages) {
+  constexpr int kSessions = 6, kTurns = 3;
+  EngineHarness harness = engine(options(4, 9));
+  std::vector<std::vector<AnswerPtr>> answers(kSessions);
+  for (int s = 0; s < kSessions; ++s) harness.open("s" + std::to_string(s));
+  const auto turn = [](int s, int t) {
+    return request(20 + 30 * static_cast<size_t>(t), 50, static_cast<uint64_t>(10 * s + t),
+                   "s" + std::to_string(s));
+  };
+  for (int t = 0; t < kTurns; ++t) {
+    for (int s = 0; s < kSessions; ++s) {
+      answers[static_cast<size_t>(s)].push_back(harness.submit(turn(s, t)));
+    }
+    harness.run_until_idle();
+  }
+  for (int s = 0; s < kSessions; ++s) {
+    EngineHarness quiet = engine(options(1, 64));
+    quiet.open("s" + std::to_string(s));
+    for (int t = 0; t < kTurns; ++t) {
+      SCOPED_TRACE(std::to_string(s) + " " + std::to_string(t));
+      Answer& answer = *answers[static_cast<size_t>(s)][static_cast<size_t>(t)];
+      answer.take();
+      EXPECT_EQ(answer.bits(), quiet.ask(turn(s, t))->bits());
+    }
+  }
+}
+
+TEST_P(PagesTest, ASessionContinuesWhereItsRequestWasCancelledWhilePreempted) {
+  EngineHarness harness = engine(options(2, 5));
+  harness.open("s");
+  const Request first = request(60, 200, 2, "s");
+  const AnswerPtr victim = harness.submit(first);
+  harness.step(3);
+  Request other = request(60, 200, 7);
+  other.priority = 1;  // of equal tenants the lower priority gives way
+  const AnswerPtr rival = harness.submit(other);
+  while (harness.stats().preemptions == 0) ASSERT_TRUE(harness.step());
+  victim->take();
+  const size_t told = victim->tokens.size();
+  victim->stream()->cancel();
+  harness.run_until_idle();
+  victim->take();
+  rival->take();
+  EXPECT_EQ(victim->reason(), EndReason::kCancelled);
+  EXPECT_EQ(rival->bits(), alone(other));
+  const SessionInfo info = harness.get("s");
+  EXPECT_FALSE(info.busy);
+  EXPECT_EQ(info.position + (info.pending_token ? 1 : 0), static_cast<int64_t>(60 + told));
+
+  EngineHarness quiet = engine(options(1, 64));
+  quiet.open("s");
+  Request shorter = first;
+  shorter.sampling.max_tokens = static_cast<int>(told);
+  quiet.ask(shorter);
+  EXPECT_EQ(harness.ask(request(5, 20, 9, "s"))->bits(), quiet.ask(request(5, 20, 9, "s"))->bits());
+}
+
+TEST_P(PagesTest, WhatCanNeverFitIsRefusedWithTheMemoryThatWouldDo) {
+  EngineHarness harness = engine(options(2, 4));
+  const AnswerPtr refused = harness.ask(request(200, 57, 1));
+  EXPECT_EQ(refused->reason(), EndReason::kInvalid);
+  const size_t would_do = 5 * model().state_layout().page_bytes();
+  EXPECT_THAT(refused->ending->message,
+              HasSubstr("--kv-memory holds 256 tokens: --kv-memory " + std::to_string(would_do)));
+  EXPECT_EQ(harness.ask(request(200, 56, 1))->reason(), EndReason::kLength);
+
+  HarnessOptions context = options(2, 4);
+  context.pages.most_tokens = 100;
+  EngineHarness bounded = engine(context);
+  EXPECT_THAT(bounded.ask(request(50, 51, 1))->ending->message,
+              HasSubstr("the model's context is 100 tokens"));
+  EXPECT_EQ(bounded.ask(request(50, 50, 1))->reason(), EndReason::kLength);
+}
+
+TEST_P(PagesTest, AStreamedPromptEndsAtTheMostTokensOfAState) {
+  HarnessOptions bounded = options(2, 4);
+  EngineHarness harness = engine(bounded);
+  const std::vector<int32_t> ids = some_prompt(300, 1, vocab());
+  Request streamed = request(1, 10, 2);
+  streamed.prompt = std::vector(ids.begin(), ids.begin() + 100);
+  streamed.more_prompt = std::make_shared<PromptFeed>(std::chrono::seconds(1000));
+  const std::shared_ptr<PromptFeed> feed = streamed.more_prompt;
+  const AnswerPtr answer = harness.submit(streamed);
+  harness.step(4);
+  feed->push(std::span(ids).subspan(100));
+  harness.run_until_idle();
+  answer->take();
+  EXPECT_EQ(answer->reason(), EndReason::kInvalid);
+  EXPECT_EQ(harness.stats().pages_free, 4);
+}
+
+// A tenant whose requests hold all pages makes way for another one's.
+TEST_P(PagesTest, ATenantWithFewPagesStartsAtOnce) {
+  EngineHarness harness = engine(options(8, 12));
+  std::vector<AnswerPtr> flood;
+  for (uint64_t i = 0; i < 6; ++i) {
+    Request one = request(60, 250, i);
+    one.caller.tenant = 1;
+    flood.push_back(harness.submit(one));
+  }
+  harness.step(100);
+  ASSERT_LT(harness.stats().pages_free, 3);
+  Request light = request(100, 10, 77);
+  light.caller.tenant = 2;
+  const AnswerPtr answer = harness.submit(light);
+  harness.step(12);
+  answer->take();
+  EXPECT_FALSE(answer->tokens.empty());
+  harness.run_until_idle();
+  answer->take();
+  EXPECT_EQ(answer->bits(), alone(light));
+  for (uint64_t i = 0; i < 6; ++i) {
+    flood[i]->take();
+    EXPECT_EQ(flood[i]->bits(), alone(request(60, 250, i)));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Growing, PagesTest,
+                         ::testing::Combine(::testing::Values("qwen3_5/pattern",
+                                                              "granite_hybrid/pattern"),
+                                            ::testing::ValuesIn(all_devices()), ::testing::Bool()),
+                         [](const auto& info) {
+                           std::string name = std::get<0>(info.param) + "_" +
+                                              test_name(std::get<1>(info.param)) +
+                                              (std::get<2>(info.param) ? "_ahead" : "");
+                           std::ranges::replace(name, '/', '_');
+                           return name;
+                         });
+
+}  // namespace recurve::testing::pages_test
