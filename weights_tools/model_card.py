@@ -25,7 +25,7 @@ tinyshakespeare is left out (verse in speaking parts). No other data.
 
 ## Held-out bits per byte
 
-Of the UTF-8 text, with the weights as stored (bf16), each book's part read as one session from `<s>` on.
+Of the UTF-8 text, with the weights as stored (bf16), each book's part read {reading}.
 
 | text | bytes | bits per byte |
 |---|---|---|
@@ -68,8 +68,8 @@ def text(config, books, result):
     ) + body(books, result)
 
 
-def body(books, result):
-    """The card of any family's checkpoint: data, scores, recipe, samples."""
+def body(books, result, longest=None):
+    """The card of any family's checkpoint: data, scores, recipe, samples. longest: tokens of a session."""
     held = result["held_out"]
     sizes = {b.name: len(corpus.text_of(b.held_out).encode()) for b in books}
     rows = [f"| {b.title} | {sizes[b.name]:,} | {held[b.name]:.3f} |" for b in books]
@@ -77,6 +77,7 @@ def body(books, result):
     return BODY.format(
         train_bytes=sum(len(corpus.text_of(d).encode()) for b in books for d in b.documents),
         held_bytes=held["bytes"],
+        reading=f"in sessions of {longest:,} tokens, each from `<s>` on" if longest else "as one session from `<s>` on",
         books="\n".join(f"- {book.title}" for book in books),
         scores="\n".join(rows),
         minutes=result["seconds"] / 60,

@@ -1,4 +1,4 @@
-"""Trains a small Mamba, Mamba-2, GLA, RWKV-7 or research xLSTM as weights_tools.train does the xLSTM: the same
+"""Trains a small Mamba, Mamba-2, GLA, RWKV-7, Qwen3.5 or research xLSTM as weights_tools.train does the xLSTM: the same
 books, held-out parts, tokenizer, rows of text and reporting. Writes the family's public format.
 
 python -m weights_tools.train_family --family mamba --data BOOKS --tokenizer TOKENIZER.model --out DIR
@@ -11,13 +11,13 @@ import sys
 
 from weights_tools import corpus, model_card, train
 from weights_tools import safetensors_io as st
-from weights_tools.families import gla, mamba, mamba2, rwkv7, xlstm_blocks
+from weights_tools.families import gla, mamba, mamba2, qwen3_5, rwkv7, xlstm_blocks
 
 HEAD = """# {name}-books
 
 A small {title} language model of English prose, {parameters:,} parameters, in {format} (bf16
 safetensors, SentencePiece tokenizer). It is here to show and to test the server: it knows how sentences of
-19th-century books go and knows nothing else. {state:,} bytes of state per session. `<s>` (id 1)
+19th-century books go and knows nothing else. {state} of state per session. `<s>` (id 1)
 separates chapters: put it before a prompt, and stop on it.
 
 """
@@ -26,6 +26,7 @@ FAMILIES = {
     "mamba": (mamba, "Mamba", "transformers' Mamba format"),
     "mamba2": (mamba2, "Mamba-2", "transformers' Mamba-2 format"),
     "gla": (gla, "gated linear attention", "flash-linear-attention's GLA format"),
+    "qwen3_5": (qwen3_5, "Qwen3.5 (gated delta rule and attention)", "transformers' Qwen3.5 format"),
     "rwkv7": (rwkv7, "RWKV-7", "flash-linear-attention's RWKV-7 format"),
     "xlstm_blocks": (
         xlstm_blocks,
@@ -52,6 +53,16 @@ def config_of(family, vocab, width, layers):
         own |= {"expand_v": 1.0, "intermediate_size": width * 5 // 2, "hidden_act": "swish"}
         own |= {"norm_eps": 1e-6, "use_gk": True, "use_gv": False, "use_short_conv": False}
         return {**kind, **own, **size}
+    if family == "qwen3_5":
+        own = {"architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text"}
+        own |= {"intermediate_size": width * 3 // 2, "hidden_act": "silu", "rms_norm_eps": 1e-6}
+        own |= {"num_attention_heads": width // 64, "num_key_value_heads": width // 128, "head_dim": 64}
+        own |= {"attention_bias": False, "linear_num_key_heads": width // 128, "linear_key_head_dim": 64}
+        own |= {"linear_num_value_heads": width // 64, "linear_value_head_dim": 64}
+        own |= {"linear_conv_kernel_dim": 4, "full_attention_interval": 4, "max_position_embeddings": 4096}
+        own["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
+        own["rope_parameters"] |= {"mrope_section": [3, 3, 2], "mrope_interleaved": True}
+        return {**kind, **own, **size}
     if family == "rwkv7":
         ranks = {"decay": width // 8, "a": width // 8, "v": width // 16, "gate": width // 4}
         own = {"architectures": ["RWKV7ForCausalLM"], "head_dim": 64, "intermediate_size": 3 * width}
@@ -75,7 +86,7 @@ def options_of(argv):
     parser.add_argument("--family", required=True, choices=sorted(FAMILIES))
     parser.add_argument("--tokenizer", required=True, type=pathlib.Path)
     parser.add_argument("--hidden-size", type=int, default=256)
-    parser.add_argument("--blocks", type=int, help="number of blocks (default: 6 for GLA and RWKV-7, 10 for the others)")
+    parser.add_argument("--blocks", type=int, help="number of blocks (default: 6 for GLA and RWKV-7, 8 for Qwen3.5, 10 for others)")
     train.add_training_arguments(parser)
     return parser.parse_args(argv)
 
@@ -83,11 +94,18 @@ def options_of(argv):
 def model_class(family):
     from weights_tools.families.gla_module import GlaLM
     from weights_tools.families.mamba_module import MambaLM
+    from weights_tools.families.qwen3_5_module import Qwen35LM
     from weights_tools.families.rwkv7_module import Rwkv7LM
     from weights_tools.families.xlstm_blocks_module import XlstmBlocksLM
 
-    modules = {"gla": GlaLM, "rwkv7": Rwkv7LM, "xlstm_blocks": XlstmBlocksLM}
+    modules = {"gla": GlaLM, "qwen3_5": Qwen35LM, "rwkv7": Rwkv7LM, "xlstm_blocks": XlstmBlocksLM}
     return modules.get(family, MambaLM)
+
+
+def state_size(family, config):
+    size = f"{family.state_bytes(config):,} bytes"
+    of_token = getattr(family, "state_bytes_of_token", None)
+    return size if of_token is None else f"{size} and {of_token(config):,} bytes a token"
 
 
 def main(argv):
@@ -96,7 +114,7 @@ def main(argv):
     from weights_tools import tokenizer, trainer
 
     options = options_of(argv)
-    options.blocks = options.blocks or {"gla": 6, "rwkv7": 6}.get(options.family, 10)
+    options.blocks = options.blocks or {"gla": 6, "qwen3_5": 8, "rwkv7": 6}.get(options.family, 10)
     torch.manual_seed(options.seed)
     books = corpus.load(options.data, options.held_out)
     for book in books if options.limit else ():
@@ -110,7 +128,8 @@ def main(argv):
     model = model_class(options.family)(config, options.dropout)
     found = {n: tuple(p.shape) for n, p in model.named_parameters()}
     assert found == family.tensor_shapes(config), set(found) ^ set(family.tensor_shapes(config))
-    result = trainer.Trainer(options, model, processor, books).run()
+    longest = values.get("max_position_embeddings")
+    result = trainer.Trainer(options, model, processor, books, longest).run()
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "tokenizer.model").write_bytes(model_bytes)
     (options.out / "config.json").write_text(json.dumps(values, indent=2) + "\n")
@@ -128,9 +147,9 @@ def main(argv):
         title=title,
         format=public,
         parameters=family.parameters(config),
-        state=family.state_bytes(config),
+        state=state_size(family, config),
     )
-    body = model_card.body(books, result)
+    body = model_card.body(books, result, longest)
     command = f"weights_tools.train_family --family {options.family} --tokenizer tokenizer.model"
     body = body.replace("weights_tools train", command)
     (options.out / "README.md").write_text(head + body)

@@ -16,10 +16,10 @@ SAMPLE_TOKENS = 220
 
 
 class Trainer:
-    """model: a LanguageModel."""
+    """model: a LanguageModel. longest: tokens of a session that it takes; none: all."""
 
-    def __init__(self, options, model, processor, books):
-        self.options, self.processor, self.books = options, processor, books
+    def __init__(self, options, model, processor, books, longest=None):
+        self.options, self.processor, self.books, self.longest = options, processor, books, longest
         self.device = torch.device(options.device)
         torch.backends.cuda.matmul.allow_tf32 = True
         self.rng = np.random.default_rng(options.seed)
@@ -126,9 +126,10 @@ class Trainer:
 
     def train_step(self, tokens, fresh, step, progress):
         options = self.options
-        if step == 0:
+        if step == 0 or options.reset >= 1:
             self.state = self.model.zero_state(options.rows)
-        self.state = restart(self.state, fresh)
+        else:
+            self.state = restart(self.state, fresh)
         warm = min(1.0, (step + 1) / options.warmup)
         for group in self.optimizer.param_groups:
             group["lr"] = options.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * progress))
@@ -165,9 +166,12 @@ class Trainer:
         print(point, flush=True)
 
     def held_out(self, model):
-        """Bits per byte of each book's held-out text and of all, state carried from its BOS on."""
+        """Bits per byte of each book's held-out text and of all, state carried from its BOS on; for a model
+        with a longest session in sessions of that length, each with BOS before it."""
         streams = [tokenizer.held_out_stream(self.processor, book) for book in self.books]
-        nats = stream_nats(model, [ids for ids, _ in streams], self.device)
+        parts = [sessions(ids, self.longest) for ids, _ in streams]
+        each = iter(stream_nats(model, sum(parts, []), self.device))
+        nats = [sum(next(each) for _ in some) for some in parts]
         sizes = [size for _, size in streams]
         out = {book.name: n / s / math.log(2) for book, n, s in zip(self.books, nats, sizes)}
         out["all"] = sum(nats) / sum(sizes) / math.log(2)
@@ -214,6 +218,12 @@ def difference(found, wanted, tolerance):
     if abs(found[0] - wanted[0]) < 1e-3 * wanted[0] and off < tolerance:  # both false of NaN
         return ""
     return f"loss {found[0]:.5f} for {wanted[0]:.5f}, gradients off by {off:.2%}"
+
+
+def sessions(ids, longest):
+    """ids begin with BOS -> arrays of at most `longest` ids, which do too, and have the others between them."""
+    step = longest - 1 if longest else len(ids)
+    return [np.concatenate([ids[:1], ids[at : at + step]]) for at in range(1, len(ids), step)]
 
 
 def restart(state, fresh):

@@ -60,6 +60,9 @@ def build(source, jobs):
     off = ("LLAMA_BUILD_TESTS", "LLAMA_BUILD_EXAMPLES", "LLAMA_BUILD_SERVER", "LLAMA_BUILD_APP")
     off += ("LLAMA_OPENSSL", "LLAMA_SUBPROCESS")
     options = ["-DCMAKE_BUILD_TYPE=Release", *(f"-D{name}=OFF" for name in off)]
+    # Its kernels for AMX end in SIGILL where the compiler, but not the system, offers these instructions.
+    no_amx = " ".join(f"-U__AMX_{kind}__" for kind in ("TILE", "INT8", "BF16"))
+    options += [f"-DCMAKE_{language}_FLAGS={no_amx}" for language in ("C", "CXX")]
     if shutil.which("ccache"):
         options += [f"-DCMAKE_{language}_COMPILER_LAUNCHER=ccache" for language in ("C", "CXX")]
     with (BUILD / "build.log").open("w") as log:

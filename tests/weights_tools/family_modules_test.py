@@ -1,4 +1,4 @@
-"""The training modules of Mamba, Mamba-2, GLA, RWKV-7 and the research xLSTM against the equations in numpy."""
+"""The training modules of Mamba, Mamba-2, GLA, RWKV-7, Qwen3.5 and the research xLSTM against the equations in numpy."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def build(family, layers=None):
     """A small model of random weights, its config, its family's module."""
     torch.manual_seed(3)
     module = train_family.FAMILIES[family][0]
-    layers = layers or (2 if family != "xlstm_blocks" else 3)
+    layers = layers or {"qwen3_5": 4, "xlstm_blocks": 3}.get(family, 2)
     config = module.config_from_dict(train_family.config_of(family, 50, 128, layers))
     model = train_family.model_class(family)(config, 0.2)
     with torch.no_grad():
@@ -28,6 +28,7 @@ def build(family, layers=None):
 def embedding_of(family):
     return {
         "gla": "model.embeddings.weight",
+        "qwen3_5": "model.embed_tokens.weight",
         "rwkv7": "model.embeddings.weight",
         "xlstm_blocks": "token_embedding.weight",
     }.get(family, "backbone.embeddings.weight")
@@ -99,7 +100,8 @@ def test_rows_do_not_meet_and_state_has_no_gradient(family):
 def test_gradients_are_those_of_differences(family, monkeypatch):
     """Without sLSTM blocks: their loop here is PyTorch's to differentiate."""
     monkeypatch.setattr(torch.Tensor, "float", lambda x: x)  # all of it in fp64
-    model, _, _ = build(family, layers=2 if family == "rwkv7" else 1)  # whose second takes values of the first
+    # The second of RWKV-7 takes values of the first, the fourth of Qwen3.5 attends.
+    model, _, _ = build(family, layers={"qwen3_5": 4, "rwkv7": 2}.get(family, 1))
     model.double().eval()
     length = {"mamba": 8, "gla": 32, "rwkv7": 64}.get(family, 128)  # two chunks, where there are chunks
     tokens, state = torch.randint(50, (1, length + 1)), model.zero_state(1)
@@ -156,7 +158,7 @@ def test_compiled_blocks_give_the_same(family):
     model.call = torch.compile(call_block, dynamic=False, fullgraph=True, backend=backend)
     found, _ = model(tokens, state)
     assert torch.equal(found, wanted)
-    assert len(graphs) == (2 if family in ("rwkv7", "xlstm_blocks") else 1)
+    assert len(graphs) == (2 if family in ("qwen3_5", "rwkv7", "xlstm_blocks") else 1)
 
 
 def in_the_interpreter(code):

@@ -85,3 +85,13 @@ def test_kernels_are_compared_with_the_plain_form(kernel, agrees, capsys):
     inputs = [torch.randn(5).requires_grad_(), torch.randn(5).requires_grad_()]
     assert agree("this", kernel, lambda x, y: (x * y, 1), inputs) is agrees
     assert ("kernel of this is not used" in capsys.readouterr().out) is not agrees
+
+
+def test_long_texts_are_read_in_sessions():
+    import numpy as np
+
+    from weights_tools.trainer import sessions
+
+    ids = np.array([1, 20, 21, 22, 23, 24])
+    assert [part.tolist() for part in sessions(ids, 3)] == [[1, 20, 21], [1, 22, 23], [1, 24]]
+    assert [part.tolist() for part in sessions(ids, None)] == [ids.tolist()]

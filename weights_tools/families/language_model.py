@@ -94,7 +94,7 @@ def convolve(conv, x, columns):
     shifted products, which compiles into its neighbours and whose gradients are sums too."""
     padded = torch.cat([columns.transpose(1, 2), x.float()], 1)
     taps, length = conv.weight.shape[2], x.shape[1]
-    y = conv.bias
+    y = 0 if conv.bias is None else conv.bias
     for tap in range(taps):
         y = y + padded[:, tap : tap + length] * conv.weight[:, 0, tap]
     return y, padded[:, length:].transpose(1, 2).detach()
