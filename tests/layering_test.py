@@ -117,7 +117,7 @@ def reached(root, name, seen):
 
 def missing_includes(root):
     """A test includes what it uses of precompiled headers and of tests/support, itself or through what it includes:
-    a file compiled beside it, or before it, may not be there elsewhere."""
+    another build may not compile the same files in the same unit."""
     helpers = {}
     for header in sorted((root / "tests/support").rglob("*.h")):
         for helper in set(re.findall(HELPER, header.read_text())):

@@ -88,7 +88,7 @@ void Connection::head_arrived(const Error& error) {
 // Finds the caller, and refuses one whose role is too low.
 Refused Connection::identify() {
   const Role least = head_.match.route->least;
-  if (least == Role::kNobody) {
+  if (least == Role::kAnonymous) {
     caller_ = kStranger;
     return {};
   }

@@ -52,8 +52,8 @@ HttpApi page_api() {
   const Route::Respond file = [](const HttpRequest& request) {
     return file_response(request.names.front(), request);
   };
-  return {.routes = {{verb::get, "/", Route::Body::kNone, page, Role::kNobody},
-                     {verb::get, "/page/*", Route::Body::kNone, file, Role::kNobody}}};
+  return {.routes = {{verb::get, "/", Route::Body::kNone, page, Role::kAnonymous},
+                     {verb::get, "/page/*", Route::Body::kNone, file, Role::kAnonymous}}};
 }
 
 }  // namespace recurve

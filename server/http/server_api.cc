@@ -74,7 +74,7 @@ HttpApi server_api(ServerCore& core) {
                      .keep_alive = request.keep_alive,
                      .request_id = request.request_id});
   };
-  return {.routes = {{verb::get, "/health", Route::Body::kNone, health, Role::kNobody},
+  return {.routes = {{verb::get, "/health", Route::Body::kNone, health, Role::kAnonymous},
                      {verb::get, "/metrics", Route::Body::kNone, metrics, Role::kObserver}}};
 }
 

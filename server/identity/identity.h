@@ -31,10 +31,10 @@ inline constexpr TenantId last_of_group(TenantId share) {
 
 // What a caller may do. Each role includes the previous ones.
 enum class Role : uint8_t {
-  kNobody,    // without a known key: health only
-  kUser,      // the tenant's requests and sessions
-  kObserver,  // reads load and metrics of the server
-  kAdmin,     // drains the server, aborts requests of any tenant
+  kAnonymous,  // without a known key: health only
+  kUser,       // the tenant's requests and sessions
+  kObserver,   // reads load and metrics of the server
+  kAdmin,      // drains the server, aborts requests of any tenant
 };
 
 // A tenant's limits. Each request has a copy: those at its arrival apply to it.
@@ -104,7 +104,8 @@ struct Identity {
 // sessions.
 inline constexpr Identity kAnyone{.tenant = 0, .role = Role::kAdmin, .tenant_name = "default"};
 // A caller without a known key, on a server with keys.
-inline constexpr Identity kStranger{
-    .tenant = std::numeric_limits<TenantId>::max(), .role = Role::kNobody, .tenant_name = "none"};
+inline constexpr Identity kStranger{.tenant = std::numeric_limits<TenantId>::max(),
+                                    .role = Role::kAnonymous,
+                                    .tenant_name = "none"};
 
 }  // namespace recurve

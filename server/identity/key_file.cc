@@ -297,7 +297,7 @@ std::string_view name_of(Role role) {
       return "observer";
     case Role::kAdmin:
       return "admin";
-    case Role::kNobody:
+    case Role::kAnonymous:
       break;
   }
   return "none";

@@ -45,7 +45,7 @@ Identity Access::identify(const Visitor& visitor) const {
 
 Refused check_role(const Identity& caller, Role least) {
   if (caller.role >= least) return {};
-  if (caller.role != Role::kNobody) {
+  if (caller.role != Role::kAnonymous) {
     audit("authorisation", auditee(caller), "PERMISSION_DENIED", name_of(least));
   } else {
     return refuse(EndReason::kUnauthenticated);

@@ -15,12 +15,12 @@ namespace {
 
 using Turn = SessionServer::Turn;
 
-constexpr int kAnswer = 64;    // tokens
-constexpr int kTogether = 64;  // streams
-constexpr int kBeside = 8;     // prompts without a session, of kPrompt tokens
+constexpr int kAnswer = 64;     // tokens
+constexpr int kTogether = 64;   // streams
+constexpr int kConcurrent = 8;  // prompts without a session, of kPrompt tokens
 constexpr int kPrompt = 200;
-static_assert(kTogether + kBeside <= SessionServer::kMostTogether);
-static_assert(2 * kTogether + kBeside <= kCommitSlots);
+static_assert(kTogether + kConcurrent <= SessionServer::kMostTogether);
+static_assert(2 * kTogether + kConcurrent <= kCommitSlots);
 
 std::vector<Turn> turns_on(const std::string& sessions) {
   std::vector<Turn> turns;
@@ -80,7 +80,7 @@ void measure_beside_prefixes(SessionServer& server, int rounds, const SessionRow
   int32_t id = 0;
   const auto ask = [&](PrefixMode mode) {
     std::vector<Turn> turns = turns_on("durable");
-    for (int p = 0; p < kBeside; ++p) {
+    for (int p = 0; p < kConcurrent; ++p) {
       Turn& turn = turns.emplace_back(Turn{.prompt = {}, .prefix = mode});
       for (int t = 0; t < kPrompt; ++t) turn.prompt.push_back(id = (id * 5 + 7919) & 0xffffff);
     }
@@ -92,8 +92,8 @@ void measure_beside_prefixes(SessionServer& server, int rounds, const SessionRow
     use.push_back(ask(PrefixMode::kUse));
     added.push_back(ask(PrefixMode::kUseAndStore) - use.back());
   }
-  row(fmt::format("the same with {} new prompts of {} tokens", kBeside, kPrompt), 1e3 * median(use),
-      "ms");
+  row(fmt::format("the same with {} new prompts of {} tokens", kConcurrent, kPrompt),
+      1e3 * median(use), "ms");
   row("more where these leave their states", 1e3 * median(std::move(added)), "ms");
   row("states of theirs that were written meanwhile, a round",
       static_cast<double>(server.records() - before) / rounds, "");

@@ -130,7 +130,7 @@ TEST(ClientTest, TimeoutIsTheCallsDeadline) {
   EXPECT_EQ(error.code(), grpc::StatusCode::DEADLINE_EXCEEDED);
 }
 
-TEST(ClientTest, NobodyThereIsUnreachable) {
+TEST(ClientTest, AClosedPortIsUnreachable) {
   std::string address;
   {
     FakeServer server;

@@ -55,7 +55,7 @@ Floats run_activation(KernelDevice& device, Activation f, float scale, float flo
 }
 
 // The tail of gelu is a product with erfc of an argument that is rounded: it is off by 2^-24 times
-// the square of the argument, 60^2 / 2 at most. That of the other is likewise a power of a rounded
+// the square of the argument, 60^2 / 2 at most. The other function is a power of a rounded
 // number.
 Tolerance tolerance_of(Activation f) {
   if (f == Activation::kGelu || f == Activation::kGeluTanh)
@@ -121,8 +121,8 @@ TEST_P(ActivationTest, MatchesTheReference) {
   }
 }
 
-// Also far from zero, and however many values stand beside it.
-TEST_P(ActivationTest, AValueDoesNotDependOnItsPlace) {
+// Also far from zero, and in arrays of any length.
+TEST_P(ActivationTest, AValueDoesNotDependOnItsIndex) {
   KernelDevice reference("reference"), device = make_device();
   for (const Activation f : kActivations) {
     for (const float x : {-kInfinity, -1e30f, -100.0f, -15.5f, -14.5f, -0.3f, 0.0f, 0.7f, 14.5f,

@@ -49,7 +49,7 @@ std::string error_of(std::string_view device) {
 }
 
 // The sum of 1, 2^24 and -2^24 by a linear layer: 0 where one vector lane adds them in this order,
-// as 2^24 + 1 is no number of fp32; 1 where they are in lanes of their own, which are added as
+// as 2^24 + 1 is no number of fp32; 1 where each is in a separate lane, which are added as
 // dot_tile-inl.h says.
 float sum_by(Backend& backend) {
   constexpr int kColumns = 16;

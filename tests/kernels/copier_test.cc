@@ -137,7 +137,7 @@ class HeldCopier : public ::testing::Test {
   std::unique_ptr<Stream> stream_ = backend_.make_stream();
 };
 
-TEST_F(HeldCopier, NobodyWaitsAndWhatACopyNeedsIsKept) {
+TEST_F(HeldCopier, NoThreadWaitsAndWhatACopyNeedsIsRetained) {
   std::promise<void> told;
   Copier copier(backend_, [&told] { told.set_value(); });
   auto kept = std::make_shared<const int>(1);
@@ -172,7 +172,7 @@ TEST_F(HeldCopier, EndsOnceAllIsCopied) {
   for (const uint8_t one : to) EXPECT_EQ(one, 5);
 }
 
-TEST_F(HeldCopier, AFailureIsToldToWhoeverAsks) {
+TEST_F(HeldCopier, AFailureIsReportedToEachCaller) {
   Copier copier(backend_);
   const auto fail = [] { throw std::runtime_error("the device has fallen off the bus"); };
   const Copier::Ticket failed = copier.start({.pieces = {}, .before = fail}, *stream_);

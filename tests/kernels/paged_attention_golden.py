@@ -6,7 +6,7 @@ paged_attention_test.cc draws in the same way.
 
 import torch
 
-CASES = [  # H, HK, D, rows, those that are written down
+CASES = [  # H, HK, D, rows, those that are recorded
     (3, 1, 5, 300, [0, 255, 256, 299]),
     (4, 2, 20, 520, [1, 511, 519]),
     (2, 1, 64, 270, [269]),

@@ -298,7 +298,7 @@ TEST_P(PointwiseTest, SoftCapMatches) {
 }
 
 // A logit's place in the batch must not matter: whole vectors and what is left over agree.
-TEST_P(PointwiseTest, SoftCapOfAValueDoesNotDependOnItsPlace) {
+TEST_P(PointwiseTest, SoftCapOfAValueDoesNotDependOnItsIndex) {
   KernelDevice device = make_device();
   std::mt19937_64 random(10);
   const Floats x = normal_floats(random, 40000, 40);

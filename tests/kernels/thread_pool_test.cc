@@ -54,7 +54,7 @@ TEST_P(ThreadPoolTest, UsesAllThreads) {
   EXPECT_EQ(inside, GetParam());
 }
 
-// Beside threads that want the same cores, where workers leave a loop and come back to it.
+// While other threads use the same cores: workers leave a loop and come back to it.
 TEST_P(ThreadPoolTest, LosesNothingOnABusyMachine) {
   ThreadPool pool(GetParam());
   std::atomic<bool> busy = true;

@@ -1,5 +1,5 @@
-// Every family against an independent implementation's logits and final states: see README.md
-// beside each golden checkpoint for what that was.
+// Every family against an independent implementation's logits and final states: the README.md
+// of each golden checkpoint names it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

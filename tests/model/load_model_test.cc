@@ -49,7 +49,7 @@ TEST(LoadModel, NamesWhatItRefusesAndWhatThereIs) {
   }
 }
 
-// Those whose recurrence is here: what is missing beside it.
+// For models whose recurrence is supported: what else is missing.
 TEST(LoadModel, SaysWhatIsMissingOfAModelOfWhichAPartIsHere) {
   const auto refusal = [](const char* type) { return error_for({{"model_type", type}}); };
   EXPECT_EQ(refusal("olmo_hybrid"),

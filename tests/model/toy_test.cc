@@ -133,7 +133,7 @@ TEST(Toy, TheOthersAreStillThere) {
   Checkpoint unknown = Checkpoint::random({{"model_type", "other"}}, 1);
   try {
     load_model_of(with_echo(), unknown, *backend, {});
-    ADD_FAILURE() << "a family that nobody lists was loaded";
+    ADD_FAILURE() << "a family that is not registered was loaded";
   } catch (const std::runtime_error& error) {
     EXPECT_THAT(error.what(), HasSubstr("granitemoehybrid, echo, found \"other\""));
   }

@@ -196,7 +196,7 @@ TEST_F(PackedTensors, OfTheWrongSizeAreRefused) {
 }
 
 // Where a matrix is there twice, one of the two is more than the model has.
-TEST_F(PackedTensors, BesideThePlainOneAreRefused) {
+TEST_F(PackedTensors, NextToThePlainOneAreRefused) {
   SafetensorsWriter both = whole();
   both.add_f32("W", {2, 70}, std::vector<float>(140));
   EXPECT_THAT(refusal(both), HasSubstr("\"W.int8\": wanted none of that name"));

@@ -4,8 +4,8 @@
 
 namespace recurve::testing {
 
-// Whether a sanitizer watches the program (CMake's RECURVE_SANITIZE), which takes time and memory
-// of its own.
+// Whether a sanitizer watches the program (CMake's RECURVE_SANITIZE), which takes additional time
+// and memory.
 #ifdef RECURVE_SANITIZED
 constexpr bool kSanitized = true;
 #else
@@ -19,7 +19,7 @@ constexpr bool kQuick = true;
 constexpr bool kQuick = false;
 #endif
 
-// How many, or how long: of what is only more of the same, quick builds try less than
+// How many, or how long: of repetitive cases quick builds try fewer than
 // `tests/run.sh --all` tries of the program as it is shipped, and so do sanitizers, under which
 // everything takes some ten times as long. For tests that `--all` also runs as shipped: COMPUTES in
 // tests/CMakeLists.txt.

@@ -15,7 +15,7 @@
 // What tests of the real server under stress share: calls that are looked at message by message.
 namespace recurve::testing {
 
-// A connection of its own, not one that gRPC shares between channels.
+// A separate connection, not one that gRPC shares between channels.
 inline std::shared_ptr<grpc::Channel> own_channel(const std::string& address,
                                                   grpc::ChannelArguments arguments = {}) {
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -71,7 +71,7 @@ inline bool comes_true(const std::function<bool()>& condition,
   return true;
 }
 
-// Every slot is free, and nobody waits.
+// Every slot is free, and no request waits.
 inline bool is_idle(Client& client) {
   const v1::Load load = client.load();
   return load.slots().free() == load.slots().total() && load.requests_waiting() == 0 &&

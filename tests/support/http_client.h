@@ -13,7 +13,7 @@ namespace recurve::testing {
 // A socket that is read to whatever end a response has.
 class HttpClient {
  public:
-  // receive_bytes: of what nobody has read yet, as much as the system keeps; 0: as it likes.
+  // receive_bytes: the size of the socket's receive buffer; 0: the system's default.
   explicit HttpClient(int port, int receive_bytes = 0)
       : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
     if (receive_bytes > 0) {

@@ -136,7 +136,7 @@ class RpcFixture : public ::testing::Test {
     server_.reset();
   }
 
-  // A connection of its own, not one that gRPC shares between channels.
+  // A separate connection, not one that gRPC shares between channels.
   std::shared_ptr<grpc::Channel> connect() const {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);

@@ -15,7 +15,7 @@
 
 namespace recurve::testing {
 
-// recurve-server as a process of its own, on a free port unless `listen` says another. It is the
+// recurve-server as a separate process, on a free port unless `listen` sets another. It is the
 // one in the folder that this program is in. Its log goes to a file, unless `standard_error` is a
 // file descriptor for it, or kClosed.
 class ServerProcess {

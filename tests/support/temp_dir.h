@@ -7,7 +7,7 @@
 
 namespace recurve {
 
-// A directory of its own for a test, gone with it.
+// A new directory for a test, removed after it.
 class TempDir {
  public:
   TempDir() {

@@ -17,7 +17,7 @@ TABLE = "backbone.embeddings.weight"
 
 
 def tied_mamba(directory, head):
-    """A golden checkpoint of a tied Mamba, with a head of its own."""
+    """A golden checkpoint of a tied Mamba, with a separate head."""
     source = GOLDEN / "mamba" / "hf"
     values = json.loads((source / "config.json").read_text())
     assert values.get("tie_word_embeddings", True)

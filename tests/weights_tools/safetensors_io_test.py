@@ -82,7 +82,7 @@ def test_shards_and_index(tmp_path):
 
 @pytest.mark.parametrize("tool", ["inspect", "quantize", "convert"])
 def test_a_single_file_beside_shards_is_refused(tool, tmp_path, capsys):
-    """As by the server: which of the two is stale, nobody can tell."""
+    """As by the server: either of the two may be stale."""
     src = shutil.copytree(ROOT / "tests" / "golden" / "xlstm" / "sharded", tmp_path / "src")
     arguments = {"inspect": [], "quantize": [str(tmp_path / "out"), "--weights", "int8"], "convert": [str(tmp_path / "out")]}
     assert not cli.main([tool, str(src), *arguments[tool]])

@@ -26,7 +26,7 @@ def environment(monkeypatch):
 
 def test_without_a_key_one_is_asked_for(connect, locked):
     address, _ = locked
-    with pytest.raises(recurve.UnauthenticatedError, match="a key is needed"):
+    with pytest.raises(recurve.UnauthenticatedError, match="the key is missing, unknown or expired"):
         connect(address).tokenize("Once")
 
 

@@ -26,8 +26,8 @@ struct Inputs {
   std::vector<float> W, bias, residual, x, norm;
 };
 
-// x around 1 and W scaled so that an output is around 1 whatever K is. Beside weights in bf16 x is
-// a number of bf16 too: devices that round it there and those that do not compute the same.
+// x around 1 and W scaled so that an output is around 1 whatever K is. With weights in bf16 x is
+// a number of bf16 too: devices that round x and devices that do not compute the same.
 inline Inputs make_inputs(const Shape& s, uint64_t seed) {
   std::mt19937_64 random(seed);
   Inputs in;
@@ -123,7 +123,7 @@ inline Tolerance fused_tolerance_for(const Shape& s) {
   return {.absolute = 7 * deviation * (s.swiglu ? 6 : 1), .relative = 0x1p-7, .angle = 2e-5};
 }
 
-// What may be asked for beside the product.
+// What may be fused with the product.
 inline std::vector<Shape> fused_shapes(int K) {
   std::vector<Shape> shapes;
   for (const DType type : {DType::kF32, DType::kBF16}) {

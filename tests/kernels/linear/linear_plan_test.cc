@@ -27,7 +27,7 @@ using cuda::sm90::takes_plain;
 using cuda::sm90::TileConfig;
 using cuda::sm90::TilingShape;
 
-// Clusters of 1 to 8 blocks that have room beside each other, about as on an H200.
+// How many clusters of 1 to 8 blocks run concurrently, about as on an H200.
 int as_on_h200(const TilingShape& tiling, int blocks) {
   constexpr int kClusters[] = {0, 132, 66, 42, 32, 24, 20, 17, 15};
   return kClusters[blocks] * tiling.blocks;
@@ -83,7 +83,7 @@ TEST(LinearPlan, EveryPieceOfKIsSummedUpOnce) {
     EXPECT_EQ(c.turns * c.parts, pieces_of(args.W));
     EXPECT_LE(c.turns, c.tiling.most_turns());
     EXPECT_LE(c.cluster(), cuda::sm90::kMostPieces) << "more blocks than a cluster may have";
-    EXPECT_EQ(c.tiles_of_rows % c.sharers, 0) << "a tile has nobody to share its weights with";
+    EXPECT_EQ(c.tiles_of_rows % c.sharers, 0) << "a tile shares its weights with no other";
     EXPECT_TRUE(c.sharers == 1 || c.tiling.wide);
   });
 }

@@ -210,9 +210,9 @@ TEST_P(LargeLinearTest, GoesOnWithANormOfManyRows) {
   }
 }
 
-// Of so many rows that a block makes several tiles: K in one to eight pieces, tiles that end behind
-// the rows and the outputs, and all that may be asked for beside the product. A row has the bits
-// that it has among few.
+// With so many rows that a block computes several tiles: K in one to eight pieces, tiles that end
+// after the rows and the outputs, and everything that may be fused with the product. A row has the
+// same bits as in a small batch.
 TEST_P(LargeLinearTest, ManyRowsAreAsFew) {
   KernelDevice device = make_device();
   const Shape wide{2300, 15400, 264, DType::kBF16, true, false, true};

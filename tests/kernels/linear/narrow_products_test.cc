@@ -58,7 +58,7 @@ std::vector<Case> cases() {
 
 using cpu::LinearProducts;
 
-// Products with weights of a format, and what x is rounded to beside it.
+// Products with weights of a format, and what x is rounded to for them.
 struct Kind {
   const char* name;
   const LinearProducts* (*products)();
@@ -234,7 +234,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, NarrowProductsTest, ::testing::ValuesIn(kinds())
 // A column whose weights are zeros has a value far above the others, which keep what fp32 has of
 // them: a 2^30th of the largest is lost of each at most.
 using ProductsInF32Test = NarrowProductsTest;
-TEST_P(ProductsInF32Test, KeepASmallValueBesideALargeOne) {
+TEST_P(ProductsInF32Test, KeepASmallValueNextToALargeOne) {
   constexpr float kLarge = 0x1p20f;
   for (const int rows : {1, 4}) {
     const Case c{rows, 34, 200, false};

@@ -157,8 +157,8 @@ TEST_P(DeltaRuleTest, FormsStayTheStepsOverALongText) {
   }
 }
 
-// Value heads share the queries and keys of their group, each with decays of its own: as if each
-// group's were there once for each.
+// Value heads share the queries and keys of their group, each with its own decays: the same as
+// with a copy of the group's queries and keys for each head.
 TEST_P(DeltaRuleTest, HeadsOfAGroupShareQueriesAndKeys) {
   KernelDevice device(GetParam());
   std::mt19937_64 random(3);

@@ -170,7 +170,7 @@ TEST_P(LongRecurrenceTest, DecayFamilyIsItsStepsInDouble) {
     std::vector<LongPrompt> prompts(std::begin(kSizes), std::end(kSizes));
     prompts.push_back({64, 128, 64, 4097, 30});
     prompts.push_back({128, 64, 128, 1023, 3, decay == GlaDecay::kToken});
-    const int heads = decay == GlaDecay::kToken ? 2 : 4;  // likewise
+    const int heads = decay == GlaDecay::kToken ? 2 : 4;  // fewer for the same reason
     if (GetParam().device.starts_with("cuda")) prompts.push_back({64, 64, 64, 65536});
     for (const LongPrompt& p : prompts) {
       GlaConfig c{heads, p.DK, p.DV, p.chunk, decay, true};

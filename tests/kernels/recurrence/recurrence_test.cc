@@ -156,8 +156,8 @@ TEST_P(RecurrenceTest, ManyDecodesAreWhatEachIsAlone) {
   }
 }
 
-// Prompts beside decodes, so many that an implementation takes them in turns, of which each is what
-// it is row by row: for ops that may be cut anywhere.
+// Prompts together with decodes, so many that an implementation takes them in turns, of which each
+// is what it is row by row: for ops that may be cut anywhere.
 TEST_P(RecurrenceTest, LargePromptsAreTheirSteps) {
   KernelDevice device = make_device();
   std::mt19937_64 random(10);

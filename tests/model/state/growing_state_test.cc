@@ -13,7 +13,8 @@
 
 namespace recurve::growing_state_test {
 
-constexpr const char* kBeside = "beside";  // a host backend on which copies are handed over
+constexpr const char* kHeldCopies =
+    "held_copies";  // a host backend on which copies are handed over
 
 class GrowingStateTest : public ::testing::TestWithParam<std::string> {
  protected:
@@ -32,10 +33,10 @@ class GrowingStateTest : public ::testing::TestWithParam<std::string> {
   }
 
   void SetUp() override {
-    const std::string device = GetParam() == kBeside ? "reference" : GetParam();
+    const std::string device = GetParam() == kHeldCopies ? "reference" : GetParam();
     if (const std::string why = testing::why_unusable(device); !why.empty()) GTEST_SKIP() << why;
     backend_ = make_backend(device, 1);
-    if (GetParam() == kBeside) {
+    if (GetParam() == kHeldCopies) {
       backend_ = std::make_unique<testing::HeldCopies>(std::move(backend_));
     }
     stream_ = backend_->make_stream();
@@ -196,7 +197,7 @@ TEST_P(GrowingStateTest, EachStateHasItsOwnRows) {
 
 std::vector<std::string> all_ways() {
   std::vector<std::string> ways = testing::all_devices();
-  ways.push_back(kBeside);
+  ways.push_back(kHeldCopies);
   return ways;
 }
 INSTANTIATE_TEST_SUITE_P(Backends, GrowingStateTest, ::testing::ValuesIn(all_ways()),

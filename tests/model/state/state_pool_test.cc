@@ -14,7 +14,7 @@
 namespace recurve::state_pool_test {
 
 // A host backend on which copies of states are handed over.
-constexpr const char* kBeside = "beside";
+constexpr const char* kHeldCopies = "held_copies";
 
 class StatePoolTest : public ::testing::TestWithParam<std::string> {
  protected:
@@ -39,10 +39,10 @@ class StatePoolTest : public ::testing::TestWithParam<std::string> {
   }
 
   void SetUp() override {
-    const std::string device = GetParam() == kBeside ? "reference" : GetParam();
+    const std::string device = GetParam() == kHeldCopies ? "reference" : GetParam();
     if (const std::string why = testing::why_unusable(device); !why.empty()) GTEST_SKIP() << why;
     backend_ = make_backend(device, 1);
-    if (GetParam() == kBeside) {
+    if (GetParam() == kHeldCopies) {
       backend_ = std::make_unique<testing::HeldCopies>(std::move(backend_));
     }
     stream_ = backend_->make_stream();
@@ -172,7 +172,7 @@ TEST_P(StatePoolTest, CopiesAreInTheOrderInWhichTheyWereAskedFor) {
 
 std::vector<std::string> all_ways() {
   std::vector<std::string> ways = testing::all_devices();
-  ways.push_back(kBeside);
+  ways.push_back(kHeldCopies);
   return ways;
 }
 INSTANTIATE_TEST_SUITE_P(Backends, StatePoolTest, ::testing::ValuesIn(all_ways()),

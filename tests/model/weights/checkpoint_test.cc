@@ -100,8 +100,8 @@ TEST_F(CheckpointTest, RefusesATensorInTwoShards) {
                                   HasSubstr("wanted it in \"s1\" only")));
 }
 
-// Which of the two is stale, nobody can tell.
-TEST_F(CheckpointTest, RefusesASingleFileBesideShards) {
+// Either of the two may be stale.
+TEST_F(CheckpointTest, RefusesASingleFileNextToShards) {
   write_two_shards();
   write_index(R"({"a": "s1", "b": "s1", "c": "s2"})");
   SafetensorsWriter().add_f32("a", {2}, {8, 9}).write(dir_ / kSingle);

@@ -51,7 +51,7 @@ TEST(ConfigReader, ReadsEveryTypeUnderAnySynonym) {
   EXPECT_EQ(error_of([&] { reader.finish(); }), "");
 }
 
-TEST(ConfigReader, NamesEveryKeyThatNobodyReads) {
+TEST(ConfigReader, NamesEveryUnreadKey) {
   std::string text = R"({"transformers_version": "5", "x": null)";
   for (int i = 10; i < 25; ++i) text += fmt::format(", \"strange_{}\": {}", i, i);
   const std::string error = error_with(text + "}", [](ConfigReader& r) { r.finish(); });

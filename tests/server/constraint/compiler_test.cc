@@ -123,7 +123,7 @@ TokenTexts large_vocabulary() {
 }
 const ConstraintText kSlow{Form::kRegex, ".{0,200}"};
 
-TEST(ConstraintCompiler, WhatNobodyWaitsForIsGivenUp) {
+TEST(ConstraintCompiler, AnAbandonedCompilationIsCancelled) {
   if (!has_constraint_library()) GTEST_SKIP() << "built without structured output";
   std::latch began(1);
   ConstraintCompiler compiler([&] {
@@ -200,7 +200,7 @@ TEST(ConstraintCompiler, ClientsTakeTurns) {
   EXPECT_THAT(order, ::testing::ElementsAre(0, 4, 6, 1, 5, 2, 3));
 }
 
-TEST(ConstraintCompiler, WhatNobodyWaitsForIsNotCompiled) {
+TEST(ConstraintCompiler, AnAbandonedConstraintIsNotCompiled) {
   HeldCompiler held({});
   std::atomic<bool> called = false;
   {

@@ -55,7 +55,7 @@ TEST(FairCache, AClientThatAsksForEverNewThingsPushesOutItsOwn) {
   EXPECT_THAT(kept(&cache, kThird, 99), ::testing::SizeIs(::testing::Ge(3)));
 }
 
-TEST(FairCache, WhatDoesNotFitAtAllPushesOutNobodyElses) {
+TEST(FairCache, WhatDoesNotFitAtAllEvictsNothing) {
   Cache cache(10 * kOne);
   keep(&cache, kHonest, 0, 3);
   cache.put("large", 1, 11 * kOne, kHostile);

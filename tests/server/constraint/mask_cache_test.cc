@@ -18,7 +18,7 @@ using testing::byte_vocabulary;
 
 TEST(MaskCache, KeepsWhatWasUsedLastAsFarAsItFits) {
   MaskCache cache(4096);
-  const Mask mask(64, 7);  // 256 bytes, and more beside
+  const Mask mask(64, 7);  // 256 bytes, plus the entry
   const auto is_there = [&](int place, size_t words = 64) {
     Mask found(words);
     return cache.find(std::to_string(place), 1, found) && found == mask;
@@ -141,7 +141,7 @@ TEST_F(KeptMasks, TextsThatDifferComeToOnePlace) {
   EXPECT_GT(bytes_after(*person, R"({"name":"Augusta","tags":[]})"), first) << "a longer name";
   const auto other = library->compile({Form::kJsonSchema, R"({"type":"string"})"}, {});
   const size_t before = library->kept_bytes().masks;
-  EXPECT_GT(bytes_after(*other, R"("a")"), before) << "another constraint has places of its own";
+  EXPECT_GT(bytes_after(*other, R"("a")"), before) << "each constraint has its own entries";
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ std::string refusal_of(const std::string& schema) {
   }
 }
 
-// What the library would refuse with a sentence of its own.
+// What the library would refuse with its own message.
 TEST(SchemaWalk, FewerThanAreWantedIsRefusedByItsKeyword) {
   EXPECT_THAT(refusal_of(R"({"properties":{"a":{}},"required":["a","a"],"maxProperties":0})"),
               HasSubstr("maxProperties at #: more properties are required"));
@@ -281,7 +281,7 @@ TEST(SchemaWalk, SchemasOfAllOfBecomeOne) {
 }
 
 // Each is compared with another way to say it, or less than it.
-TEST(SchemaWalk, WhatStandsBesideIsOfAllBranches) {
+TEST(SchemaWalk, SiblingKeywordsApplyToAllBranches) {
   const auto same = [](const char* written, const char* meant) {
     EXPECT_EQ(enforceable_schema(written), enforceable_schema(meant)) << written;
   };

@@ -108,7 +108,7 @@ def validator(schema):
 def random_schema(rng, depth=0):
     kinds = ["string", "integer", "number", "boolean", "null", "enum", "pattern", "format", "const", "any"]
     if depth < 3:
-        kinds += ["object", "array", "object", "array", "anyOf", "types", "map", "tuple", "recursive", "allOf", "not", "oneOf", "beside"]
+        kinds += ["object", "array", "object", "array", "anyOf", "types", "map", "tuple", "recursive", "allOf", "not", "oneOf", "siblings"]
     kind = rng.choice(kinds)
     if kind == "string":
         low = rng.randint(0, 4)
@@ -194,7 +194,7 @@ def random_schema(rng, depth=0):
             {"allOf": [{"const": True}, {"type": "boolean"}]}, {"properties": {name: {"type": "string"}}, "required": [name]}])}
     if kind == "oneOf":
         return {"oneOf": [random_schema(rng, depth + 2) for _ in range(rng.randint(2, 3))]}
-    if kind == "beside":
+    if kind == "siblings":
         low = rng.randint(0, 5)
         objects = {"type": "object", "properties": {"a": random_schema(rng, depth + 1), "b": {"type": "integer", "minimum": low}}}
         return rng.choice([

@@ -140,7 +140,7 @@ TEST(EngineAdmission, NoSlotStandsIdleAndNoSessionMovesInVain) {
   std::vector<AnswerPtr> three = harness->submit(request(40, 30, 1), 3);
   harness->step(2);
   EXPECT_EQ(harness->get("a").tier, Tier::kHost) << "idle longest: its slot is in use";
-  EXPECT_EQ(harness->get("b").tier, Tier::kSlot) << "nobody needs that one yet";
+  EXPECT_EQ(harness->get("b").tier, Tier::kSlot) << "no request needs that one yet";
   harness->step(8);
   three[0]->take(), three[1]->take();
   EXPECT_FALSE(three[0]->tokens.empty());
@@ -228,9 +228,9 @@ TEST(EngineAdmission, ABusySessionDoesNotStarveTheQueue) {
 
 TEST(EngineAdmission, AnUnknownSessionIsRefused) {
   NullHarness harness;
-  AnswerPtr answer = harness->ask(request(3, 2, 0, "nobody"));
+  AnswerPtr answer = harness->ask(request(3, 2, 0, "unknown"));
   EXPECT_EQ(answer->reason(), EndReason::kNoSession);
-  EXPECT_THAT(answer->ending->message, HasSubstr("\"nobody\""));
+  EXPECT_THAT(answer->ending->message, HasSubstr("\"unknown\""));
   EXPECT_FALSE(answer->accepted);
 }
 

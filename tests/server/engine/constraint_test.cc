@@ -162,15 +162,15 @@ TEST(EngineConstraint, EachChoiceHasItsOwn) {
   EXPECT_GT(different.size(), 1u);
 }
 
-TEST(EngineConstraint, SameTokensWhateverRunsBeside) {
+TEST(EngineConstraint, SameTokensWhateverRunsConcurrently) {
   const auto choice = script({{{1, 2, 3, 4, 5, 6}}, {{7, 8, 9, 10}}, {{9, 10, 11}}, {{1, 2, 3}}});
   std::vector<int32_t> alone;
   for (const bool ahead : {false, true}) {
     for (const int others : {0, 3}) {
       NullHarness harness({.eos = {kEos}, .launch_ahead = ahead});
-      std::vector<AnswerPtr> beside;
+      std::vector<AnswerPtr> concurrent;
       for (int o = 0; o < others; ++o) {
-        beside.push_back(
+        concurrent.push_back(
             harness->submit(NullHarness::request(30, 40, 50 + static_cast<uint64_t>(o))));
       }
       Request request = constrained(choice);
@@ -193,7 +193,7 @@ std::shared_ptr<ScriptedConstraint> slow_script(std::latch* release) {
   return slow;
 }
 
-TEST(EngineConstraint, ASlowMaskHoldsUpNobodyElse) {
+TEST(EngineConstraint, ASlowMaskDelaysNoOtherRequest) {
   for (const bool ahead : {false, true}) {
     NullHarness harness({.eos = {kEos}, .launch_ahead = ahead});
     std::latch release(1);
@@ -216,7 +216,7 @@ TEST(EngineConstraint, ASlowMaskHoldsUpNobodyElse) {
   }
 }
 
-TEST(EngineConstraint, ASlowMaskHoldsUpNobodyWhereAllHaveConstraints) {
+TEST(EngineConstraint, ASlowMaskDelaysNoOtherWhereAllHaveConstraints) {
   for (const bool ahead : {false, true}) {
     NullHarness harness({.eos = {kEos}, .launch_ahead = ahead});
     std::latch release(1);

@@ -159,8 +159,8 @@ bool refused_for_memory(const Outcome& outcome) {
   return outcome.reason == EndReason::kNoMemory || outcome.reason == EndReason::kExhausted;
 }
 
-// What was served until the first refusal was served as on a day without one, and plain requests
-// and choices whenever they were; whoever failed is told why.
+// What was served before the first refusal was served as on a day without one, plain requests and
+// choices at any time; a request that failed ends with the reason.
 void expect_like(const std::vector<Outcome>& day, const std::vector<Outcome>& good, bool failed) {
   bool all_ok = true;
   int refused = 0;

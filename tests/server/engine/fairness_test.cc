@@ -21,7 +21,7 @@ Request scored(size_t length) {
 }
 
 TEST(EngineFairness, DecodesGetATokenEveryStepWhilePromptsRun) {
-  NullHarness harness({.slots = 6});  // 14 rows a step: one chunk beside the decodes
+  NullHarness harness({.slots = 6});  // 14 rows a step: one chunk and the decodes
   std::vector<AnswerPtr> decodes;
   for (uint64_t i = 0; i < 3; ++i) decodes.push_back(harness->submit(request(2, 1000, i)));
   harness->step();
@@ -91,7 +91,7 @@ TEST(EngineFairness, AScoredPromptIsNotPassedOver) {
 }
 
 // A text that is sent while it is absorbed stands behind what came before its next part.
-TEST(EngineFairness, ATextWithoutEndHoldsUpNobodyAndIsNotHeldUp) {
+TEST(EngineFairness, AnEndlessTextDelaysNoOtherAndIsNotDelayed) {
   NullHarness harness({.slots = 3});
   Request endless = scored(4 * kChunk);
   endless.sampling.max_tokens = 0;
@@ -175,8 +175,8 @@ TEST(EngineFairness, AFloodOfOneTenantDoesNotKeepOutAnother) {
   EXPECT_EQ(running, 7) << "all but an eighth";
 }
 
-// Without keys an address of the network stands for a tenant. What it may have is known before it
-// floods: whoever has asked in the last minutes finds a slot, and who is alone may have all.
+// Without keys a network address stands for a tenant. Its share is known before it floods: a tenant
+// that asked in the last minutes finds a slot, and a tenant that is alone may use all.
 TEST(EngineFairness, AFloodOfOneAddressDoesNotKeepOutAnother) {
   const HeldClock held;
   NullHarness harness({.slots = 8, .ttft_seconds = 1});
@@ -214,7 +214,7 @@ TEST(EngineFairness, AFloodOfOneAddressDoesNotKeepOutAnother) {
   Clock::pass(std::chrono::minutes(20));
   for (uint64_t i = 0; i < 8; ++i) flood.push_back(submit(1, 1 << 20, i));
   harness->step(3);
-  EXPECT_EQ(running(), 8) << "nobody else is known";
+  EXPECT_EQ(running(), 8) << "no other tenant is known";
 }
 
 // Streams without end of one connection, as urgent as can be and from before anybody else had

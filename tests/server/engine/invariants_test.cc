@@ -84,7 +84,7 @@ class Invariants : public ::testing::TestWithParam<Param> {
     return answers;
   }
 
-  // A talk of several turns on one session, in an engine of its own.
+  // A talk of several turns on one session, in a separate engine.
   static std::vector<Request> talk(const std::string& session) {
     return {request(65, 1, session), request(1, 2, session), request(64, 3, session),
             request(0, 4, session)};
@@ -148,7 +148,7 @@ TEST_P(Invariants, Neighbours) {
   }
 }
 
-// Where tenants share steps and a prompt takes longer than the decodes, it has steps of its own.
+// Where tenants share steps and a prompt takes longer than the decodes, it has separate steps.
 TEST_P(Invariants, StepsOfPromptsApartFromDecodes) {
   const std::vector<Request> requests = all_lengths();
   Request decoding = request(1, 21);

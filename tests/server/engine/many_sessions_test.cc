@@ -1,4 +1,4 @@
-// A hundred thousand sessions are nobody's burden who looks at one of them.
+// The cost of an operation on one session does not grow with a hundred thousand others.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// A prompt of a million tokens: it takes no more memory than any other, streams beside it have a
-// token of each step, and how many rows a step may have changes nothing. On GPUs, which need a
+// A prompt of a million tokens: it takes no more memory than any other, concurrent streams get
+// a token in each step, and the rows of a step change nothing. On GPUs, which need a
 // second for it.
 #include <gtest/gtest.h>
 

@@ -65,8 +65,8 @@ TEST(EngineOverload, WhoWaitsForLessIsAccepted) {
   EXPECT_EQ(next->reason(), EndReason::kLength);
 }
 
-// However long its own prompt and answer are: nobody keeps it waiting.
-TEST(EngineOverload, NobodyIsRefusedWhereThereIsRoom) {
+// However long its own prompt and answer are: no other request delays it.
+TEST(EngineOverload, NothingIsRefusedWhereSlotsAreFree) {
   PacedHarness harness(milliseconds(1), {.slots = 2, .ttft_seconds = 0.001});
   AnswerPtr running = harness->submit(request(3, 100000));
   harness->step(10);
@@ -202,7 +202,7 @@ bool read_to_end(EngineHarness& harness, Answer& answer) {
   return answer.ended();
 }
 
-TEST(EngineOverload, WhoDoesNotReadWaitsAndKeepsNobodyElseWaiting) {
+TEST(EngineOverload, AClientThatDoesNotReadDelaysOnlyItself) {
   constexpr int kTokens = 20000;
   NullHarness harness({.slots = 2}), quiet({.slots = 1});
   AnswerPtr expected = quiet->submit(request(3, kTokens));

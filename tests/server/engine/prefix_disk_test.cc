@@ -140,7 +140,7 @@ TEST_F(PrefixOnDisk, WhatIsDamagedIsSetAsideAndNeverUsed) {
   }
 }
 
-// A disk that does not answer for a while costs nobody his state.
+// A disk that does not answer for a while loses no state.
 TEST_F(PrefixOnDisk, WhatCannotBeReadNowMayBeLater) {
   start()->ask(request(100));
   auto server = start();

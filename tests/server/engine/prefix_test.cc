@@ -162,7 +162,7 @@ TEST_P(PrefixOfFamilies, EqualsAColdRunFromTheDisk) {
 }
 
 // All at once, over one prompt's beginning, with a session among them that goes on then.
-TEST_P(PrefixOfFamilies, EqualsAColdRunBesideOthers) {
+TEST_P(PrefixOfFamilies, EqualsAColdRunWithOthersConcurrent) {
   const std::vector<int32_t> first = some_prompt(130, 1, vocab_);
   const auto turn = [&](uint64_t seed, const std::string& session) {
     Request asked = request(joined(first, some_prompt(20, seed, vocab_)), seed);
@@ -299,7 +299,7 @@ TEST_F(Prefix, AHitAbsorbsTheRestAlone) {
   EXPECT_EQ(rows(request(1000)), 8 + 1) << "the last chunk, and the token that is absorbed last";
 }
 
-// How long it takes tells nobody what others have asked.
+// The duration does not tell a tenant what others have asked.
 TEST_F(Prefix, TenantsHaveTheirOwn) {
   const auto asked_by = [](TenantId tenant) {
     Request asked = request(30);

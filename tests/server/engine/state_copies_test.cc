@@ -1,5 +1,5 @@
-// States on their way: between slots, and between a slot and host memory. Whoever wants one waits
-// for it, and nobody else does.
+// States on their way: between slots, and between a slot and host memory. Only the requests
+// that need a state wait for it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -92,7 +92,7 @@ TEST_F(StateCopies, ASessionThatLeavesItsSlotHoldsUpOnlyWhoComesIntoIt) {
   expect_second_turn("s");
 }
 
-TEST_F(StateCopies, ASessionThatComesIntoASlotHoldsUpNobody) {
+TEST_F(StateCopies, ASessionThatComesIntoASlotDelaysNoRequest) {
   start({.slots = 2});
   first_turn();
   first_turn("other");
@@ -113,7 +113,7 @@ TEST_F(StateCopies, ASessionThatComesIntoASlotHoldsUpNobody) {
   expect_second_turn("other");
 }
 
-TEST_F(StateCopies, AMarkAndAForkHoldUpNobody) {
+TEST_F(StateCopies, AMarkAndAForkDelayNoRequest) {
   first_turn();
   AnswerPtr stream = this->stream();
   copies_->hold();

@@ -17,7 +17,7 @@ constexpr int32_t kBos = 7, kEos = 9, kPoison = NullHarness::kVocab - 1;
 constexpr int kSessions = 6;  // names in use
 
 struct StressCase {
-  bool launch_ahead, copies_beside;
+  bool launch_ahead, concurrent_copies;
 };
 
 class Stress {
@@ -65,7 +65,7 @@ class Stress {
 
   static std::unique_ptr<Backend> backend_for(const StressCase& of) {
     auto backend = make_backend("reference");
-    if (!of.copies_beside) return backend;
+    if (!of.concurrent_copies) return backend;
     return std::make_unique<HeldCopies>(std::move(backend));
   }
   static int64_t session_bytes() {
@@ -287,7 +287,7 @@ INSTANTIATE_TEST_SUITE_P(Launches, EngineStress,
                                            StressCase{false, true}, StressCase{true, true}),
                          [](const auto& info) {
                            return std::string(info.param.launch_ahead ? "Ahead" : "OneByOne") +
-                                  (info.param.copies_beside ? "CopiesBeside" : "");
+                                  (info.param.concurrent_copies ? "ConcurrentCopies" : "");
                          });
 
 }  // namespace recurve::testing::stress_test

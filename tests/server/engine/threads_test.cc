@@ -17,7 +17,7 @@ Request request(size_t length, int max_tokens, uint64_t seed = 0, const std::str
   return NullHarness::request(length, max_tokens, seed, session);
 }
 
-// One client of the engine, with a session of its own and a quiet engine to compare with.
+// One client of the engine, with its own session and an idle engine to compare with.
 class Client {
  public:
   Client(NullHarness& engine, int number)
@@ -201,7 +201,7 @@ TEST(EngineThreads, WhatIsAcceptedBeforeAbandonIsAnswered) {
   }
 }
 
-// The engine sleeps, since it waits for an acknowledgement; nobody wakes it.
+// The engine sleeps, since it waits for an acknowledgement; no other thread wakes it.
 TEST(EngineThreads, ADeadlineWakesTheEngine) {
   NullHarness harness({.slots = 1});
   harness->start();

@@ -1,4 +1,5 @@
-// Sessions where there is little room in memory and on the disk: whoever is let in has his.
+// Sessions with little capacity in memory and on the disk: a request that is admitted has its
+// share.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -130,7 +131,7 @@ TEST(Tiers, WhoIsAdmittedAlwaysComesBack) {
 
 // A session that is rewound to nothing cannot leave memory any more: it needs a room that may be
 // what others come back to.
-TEST(Tiers, WhoIsRewoundToNothingTakesNobodysRoom) {
+TEST(Tiers, ASessionRewoundToNothingTakesNoCapacity) {
   for (const Durability durability : {Durability::kNone, Durability::kLocal}) {
     const NullModel model(NullHarness::kVocab, {.ballast = kBallast});
     const int64_t each = SessionStore::bytes_each(model.state_layout(), NullHarness::kVocab);

@@ -649,7 +649,7 @@ TEST(Tiers, ManyClientsOverAllOfThem) {
 }
 
 // Prompts of few beginnings, with memory for the states of two of them, all at once.
-TEST(Tiers, BeginningsComeAndGoBesideEachOther) {
+TEST(Tiers, SharedPrefixesComeAndGoConcurrently) {
   const TempDir dir;
   const NullModel model(NullHarness::kVocab, {.ballast = kBallast});
   const int64_t each = PrefixCache::bytes_each(model.state_layout(), model.info().chunk, 64);

@@ -79,7 +79,7 @@ TEST_F(KeyringTest, UnknownCallersAndWhy) {
   const auto why = [&](std::string_view shown, std::string_view subject = "") {
     const auto found = keys.find(shown, subject);
     if (found.why != Finding::kKnown) {
-      EXPECT_EQ(found.identity.role, Role::kNobody);
+      EXPECT_EQ(found.identity.role, Role::kAnonymous);
       EXPECT_NE(found.identity.tenant, kAnyone.tenant);
     }
     return found.why;

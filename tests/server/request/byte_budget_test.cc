@@ -74,7 +74,7 @@ TEST(ByteBudget, LargeCallsOfOneShareOrGroupLeaveAQuarter) {
   }
 }
 
-TEST(ByteBudget, SharesOfNoBytesCountForNobody) {
+TEST(ByteBudget, SharesOfNoBytesDoNotCount) {
   ByteBudget budget(kMost);
   std::optional<ByteBudget::Share> one = budget.take(0, kOne), another = budget.take(0, kOne);
   const ByteBudget::Share bytes = budget.take(9, kOne);

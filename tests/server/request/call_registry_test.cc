@@ -44,7 +44,7 @@ TEST(CallRegistryTest, TheLastCallToBeRefusedEndsTheWait) {
   refuse.join();
 }
 
-// By whoever waits already, and before; later ones put nothing off.
+// An earlier deadline also ends a wait that has begun; a later one delays nothing.
 TEST(CallRegistryTest, TheEndOfTheWaitIsBroughtForward) {
   CallRegistry registry;
   Call call;

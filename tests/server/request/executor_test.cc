@@ -154,7 +154,7 @@ TEST(StrandTest, IsToldWhatItsWorkHasThrown) {
   reach(6);
   while (reported == 0) std::this_thread::yield();
   EXPECT_EQ(failures, 2);
-  delete thrower;  // nobody runs it any more
+  delete thrower;  // no thread runs it any more
 }
 
 // What it reads is known only once it looks: then it waits among what is about as long.

@@ -46,7 +46,7 @@ TEST(TaskLanesTest, ShortOnesAreOftenerNextAndNoneWaitsForEver) {
   EXPECT_THAT(order, ElementsAre(0, 100, 1, 200, 2, 101, 3, 300));
 }
 
-TEST(TaskLanesTest, ATurnNobodyNeedsIsAShorterOnes) {
+TEST(TaskLanesTest, AnUnneededTurnGoesToAShorterTask) {
   Waiting waiting(1, 3);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(waiting.pop(), i);
   EXPECT_EQ(waiting.pop(), -1);

@@ -23,7 +23,7 @@ Identity visitor(TenantId address, TenantId connection) {
   return visitor;
 }
 
-// Without keys all are one tenant, and each connection has a share of its own.
+// Without keys all are one tenant, and each connection has its own share.
 TEST(TenantMeter, CountsConnectionsAndTheirAddressesWhereTheyStandForTenants) {
   const Identity first = visitor(1, 1), second = visitor(1, 2), elsewhere = visitor(2, 3);
   TenantMeter meter;

@@ -23,7 +23,7 @@ TEST(NextInTurn, IsTheFirstOrByTurnsOneThatIsFarShorter) {
       {{80, 10}, 1},          // eight times shorter is far shorter
       {{79, 10}, 0},          // and not quite is not
       {{80, 10, 10}, 1},      // of equals the one that came first
-      {{800, 99, 10, 9}, 3},  // the shortest, whoever came before
+      {{800, 99, 10, 9}, 3},  // the shortest, in any order of arrival
       {{8, 1000, 2}, 0},
       {{0, 0}, 0},
   };
@@ -87,7 +87,7 @@ TEST(Judge, RefusesWhoWouldWaitTooLongForOthers) {
     double within, retry;
   } cases[] = {
       {"no bound", 100, 99, {}, true, 0, 0},
-      {"nobody in the way", 100'000, 0, {.most_seconds = 1}, true, 0, 0},
+      {"no request in the way", 100'000, 0, {.most_seconds = 1}, true, 0, 0},
       {"in time", 100, 6.9, {.most_seconds = 10}, true, 0, 0},
       {"late by what is beyond 0.8 of the bound", 100, 7.5, {.most_seconds = 10}, false, 8, 0.5},
       {"its own prompt is too long, others not", 2000, 1.9, {.most_seconds = 10}, true, 0, 0},

@@ -21,7 +21,7 @@ struct Machine {
   }
 };
 
-// Steps of an endless prompt beside `decodes`; the seconds of the last ones, without noise.
+// Steps of an endless prompt with `decodes` decodes; the seconds of the last ones, without noise.
 std::vector<double> run(Pace& pace, const Machine& machine, int decodes, int steps,
                         uint32_t seed = 1) {
   std::mt19937 random(seed);
@@ -92,7 +92,7 @@ TEST(Pace, NoRoomIsNoRows) {
   EXPECT_LT(pace.prompt_rows(300), kChunk);
 }
 
-TEST(Pace, WhereNobodyDecodesOrNothingIsPromisedPromptsHaveAll) {
+TEST(Pace, WithoutDecodesOrALimitPromptsHaveAllRows) {
   Pace pace(kMostRows, 0.02);
   run(pace, kLarge, 300, 50);
   EXPECT_EQ(pace.prompt_rows(0), kMostRows);
@@ -118,7 +118,7 @@ TEST(Pace, StepsAreShorterWhereSeveralTenantsShareThem) {
               0.9 * 2 * 0.0085, 0.001);
 }
 
-// Of prompts that have steps of their own it knows as well how long they take beside decodes.
+// For prompts in separate steps it also knows how long they take compared to decodes.
 TEST(Pace, KnowsWhatPromptsTakeLongerThanDecodes) {
   for (const bool apart : {false, true}) {
     Pace pace(kMostRows, 0.03);

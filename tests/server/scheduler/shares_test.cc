@@ -71,7 +71,7 @@ TEST(TenantInTurn, KeepsTheLastSlotForWhoHasNone) {
   EXPECT_EQ(in_turn(many, 16), std::nullopt);
   EXPECT_EQ(in_turn(both, 16), kOne);
   EXPECT_EQ(in_turn(many, 17), kMany) << "it is not the last";
-  EXPECT_EQ(in_turn(many, 16, kNow + kActiveSeconds), kMany) << "nobody else is around";
+  EXPECT_EQ(in_turn(many, 16, kNow + kActiveSeconds), kMany) << "no other tenant is active";
   uses[0].slots = 14;
   uses[1].slots = 1;
   EXPECT_EQ(in_turn(many, 16), kMany) << "everybody has one";
@@ -83,7 +83,7 @@ TenantId visitor(TenantId address, TenantId connection) {
   return kVisitors | address << kConnectionBits | connection;
 }
 
-// Also where nobody else has asked yet: of a connection that is yet to come nothing is known.
+// Also before any other tenant has asked: nothing is known of a connection that is yet to come.
 TEST(TenantInTurn, AnEighthIsKeptForConnectionsWithoutASlot) {
   for (const auto& [slots, all_but] :
        std::map<int, int>{{3, 0}, {4, 1}, {8, 1}, {16, 2}, {256, 4}}) {
@@ -206,7 +206,7 @@ TEST(PlanStep, WhatHardlyTakesLongerGoesTogether) {
   };
   EXPECT_EQ(rows(kApart, {decode_of(kMany), prompt_of(kOne, 4)}), (std::vector{1, 4}));
   EXPECT_EQ(rows(kApart, {prompt_of(kMany, 8), prompt_of(kOne, 8)}), (std::vector{8, 8}))
-      << "nobody decodes";
+      << "no sequence decodes";
   StepBounds alone = kApart;
   alone.max_prompt_rows_with_decodes = INT32_MAX;
   EXPECT_EQ(rows(alone, {decode_of(kMany), prompt_of(kOne, 8)}), (std::vector{1, 8}));
@@ -225,9 +225,9 @@ TEST(PlanStep, APromptOfWhoHasNoDecodesGoesBeforeOthersDecodes) {
   EXPECT_EQ(plan.rows, (std::vector{1, 0, 0}));
 }
 
-// Where decodes are what a step takes, one of a short prompt alone is over sooner; it is one step
-// that others' decodes wait, and who has decodes itself is no newcomer.
-TEST(PlanStep, AShortPromptOfANewcomerGoesBeforeOthersDecodes) {
+// Where decodes take most of a step, a step of one short prompt alone ends sooner. Others' decodes
+// wait for that one step only, and a tenant with decodes is not a new tenant.
+TEST(PlanStep, AShortPromptOfANewTenantGoesBeforeOthersDecodes) {
   StepBounds bounds = kApart;
   bounds.separate_new_tenants = true;
   std::vector<StepCandidate> pending = {decode_of(kMany), prompt_of(kOne, 4), decode_of(kMany)};
@@ -237,7 +237,7 @@ TEST(PlanStep, AShortPromptOfANewcomerGoesBeforeOthersDecodes) {
   pending.push_back(prompt_of(kOne, 4));
   plan = plan_step(bounds, pending, plan.turns);
   EXPECT_EQ(plan.rows, (std::vector{1, 1, 1, 4}));
-  // Newcomers one after the other do not keep decodes waiting for more than two steps.
+  // New tenants one after the other do not delay decodes by more than two steps.
   pending = {decode_of(kMany)};
   plan = {};
   for (int step = 0; step < 6; ++step) {

@@ -100,7 +100,7 @@ TEST(TokenRules, ADefaultThatIsAWordGivesWayToTheTokenizers) {
   EXPECT_THAT(rules_of(xlstm, TenTokens({0, 1}, 0, {})).eos, ElementsAre(2)) << "there is no other";
 }
 
-TEST(TokenRules, IdsNobodyHasAreIgnored) {
+TEST(TokenRules, UnknownIdsAreIgnored) {
   const TokenRules rules = rules_of(config(1 << 30, {-1, 10, 50277}), TenTokens({0, 1}, 1, 0));
   EXPECT_EQ(rules.bos, 1);
   EXPECT_THAT(rules.eos, ElementsAre(0));
@@ -111,7 +111,7 @@ TEST(TokenRules, WithoutAnEosTheMarkBetweenDocumentsEndsAText) {
   EXPECT_THAT(rules_of(config({}, {10}), TenTokens({0}, 0, {})).eos, ElementsAre(0));
 }
 
-TEST(TokenRules, NothingIsInventedWhereNobodyKnows) {
+TEST(TokenRules, NothingIsGuessedWithoutASource) {
   const TokenRules rules = rules_of(config({}, {}), TenTokens({}, {}, {}));
   EXPECT_EQ(rules.bos, std::nullopt);
   EXPECT_THAT(rules.eos, IsEmpty());

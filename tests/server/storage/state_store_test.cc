@@ -42,13 +42,13 @@ TEST(StateStore, ManyCommitsShareTheirSyncs) {
   Workload workload(*store);
   workload.commit({{"first"}});
   const int64_t before = store->usage().syncs;
-  std::vector<Workload::Wish> many;
+  std::vector<Workload::Write> many;
   for (int i = 0; i < 64; ++i) many.push_back({std::to_string(i)});
   workload.commit(many);
   EXPECT_EQ(store->usage().syncs - before, 2);
 }
 
-TEST(StateStore, FilesThatNobodyWantsGo) {
+TEST(StateStore, UnreferencedFilesAreRemoved) {
   auto disk = std::make_shared<RecordingDisk>();
   const auto store = open(disk);
   Workload workload(*store);

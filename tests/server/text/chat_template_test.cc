@@ -263,7 +263,7 @@ std::string list_of(size_t values) {
 TEST(ChatTemplate, RefusesMoreValuesThanItMayHold) {
   const ChatTemplate chatml = load("chatml");
   // A message, the dict of its fields, the dict of variables and three lists besides.
-  constexpr size_t kBeside = 6;
+  constexpr size_t kAround = 6;
   const auto with = [](size_t values, std::string filler) {
     Conversation many = conversation({user("a")});
     many.messages[0].content = std::move(filler);
@@ -276,7 +276,7 @@ TEST(ChatTemplate, RefusesMoreValuesThanItMayHold) {
     return most_values(bytes_of(with(values, filler)));
   };
   size_t values = most_values(0);
-  while (values + kBeside <= most(values, "a")) ++values;
+  while (values + kAround <= most(values, "a")) ++values;
   EXPECT_EQ(refusal(chatml, with(values - 1, "a")), "rendered");
   EXPECT_EQ(refusal(chatml, with(values, "a")),
             fmt::format("variables_json is refused: there are more than {} values in total",
@@ -290,7 +290,7 @@ TEST(ChatTemplate, RefusesMoreValuesThanItMayHold) {
                         messages + 1, messages, 4 * (messages + 1)));
 }
 
-TEST(ChatTemplate, NobodyWaitsForWhatIsUnwanted) {
+TEST(ChatTemplate, ACancelledRenderEnds) {
   const std::atomic<bool> unwanted{true};
   const ChatTemplate chatml = load("chatml");
   const ChatInput input(conversation({user("a")}), {.unwanted = &unwanted});

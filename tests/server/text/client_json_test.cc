@@ -160,7 +160,7 @@ TEST(ClientJson, TakesTimeByItsLength) {
   }
 }
 
-TEST(ClientJson, EndsWhereNobodyWantsIt) {
+TEST(ClientJson, EndsWhenCancelled) {
   const std::atomic<bool> unwanted = true;
   const std::string text = "[\"" + std::string(1 << 20, 'a') + "\"]";
   ValueBudget budget{.most = 100};

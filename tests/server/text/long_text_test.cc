@@ -1,5 +1,5 @@
-// What a text of 16 MB takes, or a quarter of it a quarter of that, whatever it is: memory, time
-// beside that of prose, and the way out of it. In quick builds, of 2 MB, an eighth of all that.
+// What any text of 16 MB may take (a quarter of it: a quarter): memory, time compared to prose, and
+// time until a cancellation is seen. In quick builds, 2 MB and an eighth of the limits.
 #include <gtest/gtest.h>
 #include <malloc.h>
 #include <pthread.h>
@@ -213,8 +213,8 @@ class LongText : public ::testing::TestWithParam<Kind> {
     const auto bytes = static_cast<double>(text.size());
     EXPECT_LT(static_cast<double>(memory.bytes()), bytes * 300 / 16);
 
-    // Beside prose, as machines differ, and the same one from minute to minute: hence again if it
-    // seems too long.
+    // Compared to prose, as machines differ, and one machine from minute to minute: hence a second
+    // try if it seems too long.
     const std::string prose = make_prose(256 << 10);
     const auto times_as_long = [&] {
       return seconds / bytes * static_cast<double>(prose.size()) /
@@ -264,8 +264,8 @@ INSTANTIATE_TEST_SUITE_P(NothingIsCertain, LongText,
 INSTANTIATE_TEST_SUITE_P(Whole, LongText, ::testing::Values(Kind{"Signs", '!', '~', kBytes}),
                          [](const auto& info) { return info.param.name; });
 
-// The processor's time that the work takes on after nobody wants it any more, which they do not
-// after so many seconds of its time.
+// The CPU time that the work takes after it is cancelled; it is cancelled after so many seconds of
+// CPU time.
 double seconds_taken_on(const Tokenizer& tokenizer, const std::string& text, double after) {
   std::atomic<bool> unwanted = false, over = false;
   double end = 0;
@@ -294,7 +294,7 @@ double seconds_taken_on(const Tokenizer& tokenizer, const std::string& text, dou
   return end - begin;
 }
 
-// The work ends soon after nobody wants it, wherever it is.
+// The work ends soon after it is cancelled, at any stage.
 TEST_P(LongText, IsGivenUp) {
   const std::string text = make_text(GetParam());
   for (const Shared& tokenizer : {byte_level(), cut_as_falcon(), cut_as_llama3()}) {

@@ -316,7 +316,7 @@ class NullHarness {
     return request;
   }
 
-  // What an engine of its own, with nothing else to do, says to the request.
+  // What a separate engine with nothing else to do answers to the request.
   AnswerPtr alone(Request request) {
     EngineHarness quiet(quiet_model_, *backend_, {.slots = 1});
     return quiet.ask(std::move(request));

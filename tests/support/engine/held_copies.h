@@ -9,8 +9,8 @@
 
 namespace recurve::testing {
 
-// A host backend on which states of any size are copied beside the steps, and copies can be held
-// there for as long as a test wants.
+// A host backend on which states of any size are copied concurrently with steps, and copies can be
+// held there for as long as a test wants.
 class HeldCopies final : public Backend {
  public:
   explicit HeldCopies(std::unique_ptr<Backend> inner)

@@ -10,9 +10,9 @@
 
 namespace recurve::testing {
 
-// A backend that computes nothing and writes down what it is asked to compute: with it models of
+// A backend that computes nothing and logs what it is asked to compute: with it models of
 // any size take their steps without a device and without memory. Each piece of memory that is
-// allocated has a range of addresses of its own, the same in every run; none may be followed.
+// allocated has its own range of addresses, the same in every run; no address may be dereferenced.
 class ListingBackend final : public Backend {
  public:
   // capabilities: what the kernels of the table say of themselves; their functions are not called.

@@ -12,7 +12,7 @@
 
 namespace recurve::testing {
 
-// A small checkpoint of a family, with the results of an independent implementation beside it.
+// A small checkpoint of a family, with the results of an independent implementation.
 struct ModelCase {
   std::string directory;  // under tests/golden
   DType weights;          // as stored, so that nothing is rounded

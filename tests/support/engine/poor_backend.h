@@ -7,8 +7,8 @@
 
 namespace recurve::testing {
 
-// A backend of kernels that a test chooses, for models that it cannot run: whoever asks it for
-// memory fails the test.
+// A backend with kernels that a test chooses, for models that it cannot run: an allocation fails
+// the test.
 class PoorBackend final : public Backend {
  public:
   explicit PoorBackend(const Kernels& kernels)

@@ -22,7 +22,8 @@ struct PowerLost {};
 // One of so many possibilities, [0, of).
 using Choose = std::function<size_t(size_t of)>;
 
-// All that can be chosen, one after the other: the digits of a number, each of a base of its own.
+// Every combination of choices, one after the other: the digits of a number, each with its own
+// base.
 class EveryChoice {
  public:
   size_t operator()(size_t of) {

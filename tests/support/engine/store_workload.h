@@ -26,7 +26,7 @@ inline StateHeader header(size_t elements) {
           .layout = {.arrays = {{.name = "x", .shape = {static_cast<int64_t>(elements)}}}}};
 }
 inline constexpr size_t kSmall = 100,
-                        kLarge = 1000;  // elements; the latter have files of their own
+                        kLarge = 1000;  // elements; the latter have separate files
 // So small that a few commits fill a segment, compact one, and begin a journal.
 inline StateStore::Options options() {
   return {.own_file = 3000, .segment_bytes = 4000, .journal_slack = 1500};
@@ -79,53 +79,53 @@ struct Promises {
 // Commits as a server makes them.
 class Workload : public Promises {
  public:
-  // tenants: each key's states are those of a tenant of its own.
+  // tenants: each key's states belong to a separate tenant.
   explicit Workload(StateStore& store, bool tenants = false) : store_(store), tenants_(tenants) {}
 
-  struct Wish {
+  struct Write {
     std::string key;
     size_t elements = kSmall;
     bool removes = false;
   };
   // False if one of them failed.
-  bool commit(const std::vector<Wish>& wishes) {
+  bool commit(const std::vector<Write>& writes) {
     std::vector<StateStore::Change> changes;
     under_way.clear();
-    for (const Wish& wish : wishes) {
+    for (const Write& write : writes) {
       StateStore::Change& change = changes.emplace_back();
-      change.key = wish.key;
-      change.removes = wish.removes;
+      change.key = write.key;
+      change.removes = write.removes;
       if (tenants_) {
-        change.tenant = is_expendable(wish.key) ? wish.key.substr(kExpendable.size()) : wish.key;
+        change.tenant = is_expendable(write.key) ? write.key.substr(kExpendable.size()) : write.key;
       }
-      if (wish.removes) {
-        under_way[wish.key] = std::nullopt;
+      if (write.removes) {
+        under_way[write.key] = std::nullopt;
         continue;
       }
       const uint64_t number = ++number_;
-      Value value{"value " + std::to_string(number), wish.elements, number};
+      Value value{"value " + std::to_string(number), write.elements, number};
       change.text = value.text;
-      StateHeader of_state = header(wish.elements);
+      StateHeader of_state = header(write.elements);
       of_state.id = store_.new_id();
       change.states = {of_state.id};
-      change.state = {of_state, image_of(wish.elements, number)};
-      under_way[wish.key] = value;
+      change.state = {of_state, image_of(write.elements, number)};
+      under_way[write.key] = value;
     }
     const auto outcomes = store_.commit(changes);
     bool all = true;
     for (size_t i = 0; i < outcomes.size(); ++i) {
       const bool done = outcomes[i].error.empty();
       if (done) {
-        acknowledged[wishes[i].key] = under_way[wishes[i].key];
-        unknown.erase(wishes[i].key);
+        acknowledged[writes[i].key] = under_way[writes[i].key];
+        unknown.erase(writes[i].key);
       } else {
         error = outcomes[i].error;
       }
-      if (!done) unknown[wishes[i].key].push_back(under_way[wishes[i].key]);
-      if (!done && wishes[i].removes && is_expendable(wishes[i].key)) {
+      if (!done) unknown[writes[i].key].push_back(under_way[writes[i].key]);
+      if (!done && writes[i].removes && is_expendable(writes[i].key)) {
         // It is gone, and was there as long as nothing else has been committed.
-        unknown[wishes[i].key].push_back(acknowledged[wishes[i].key]);
-        acknowledged[wishes[i].key] = std::nullopt;
+        unknown[writes[i].key].push_back(acknowledged[writes[i].key]);
+        acknowledged[writes[i].key] = std::nullopt;
       }
       all &= done;
     }

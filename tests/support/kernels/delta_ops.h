@@ -12,7 +12,7 @@ enum class DeltaRows {
   kForgetful,     // decays down to exp(-30) a row, some of them none
   kSlow,          // next to no decay
   kZeroKeys,      // nothing is put in
-  kBetaZero,      // likewise
+  kBetaZero,      // nothing is put in either
 };
 
 struct DeltaConfig {

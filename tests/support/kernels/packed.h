@@ -22,7 +22,7 @@ inline std::vector<const WeightFormat*> packed_formats() {
 }
 
 // Whether layers over packed weights have the bits of those over the values that these stand for:
-// not on AMX, where x becomes whole numbers beside them.
+// not on AMX, where x becomes integers too.
 inline bool multiplies_unpacked(const Kernels& kernels, const WeightFormat& format) {
   return std::string_view(kernels.linear.find(&format)->implementation) != "cpu/amx";
 }

@@ -98,8 +98,8 @@ struct RecurrenceBatch {
   std::vector<std::vector<float>> x, states;
 };
 
-// Each array of inputs has a gap of its own between its rows, so that no two strides are the same.
-// Gaps and slots nobody owns are NaN.
+// Each array of inputs has a different gap between its rows, so that no two strides are the same.
+// Gaps and slots that no sequence owns are NaN.
 inline int gap_of(const RecurrenceOp& op, size_t array) {
   const int number = static_cast<int>(array);
   return op.aligned ? 4 + 4 * number : 3 + 2 * number;
@@ -168,7 +168,7 @@ class DeviceState {
   std::optional<DeviceArray<uint16_t>> words_;
 };
 
-// Runs the sequences as one batch. Slots nobody owns must stay as they are, and so must the bytes
+// Runs the sequences as one batch. Slots that no sequence owns must not change, nor the bytes
 // around every output.
 inline std::vector<RecurrenceResult> run_recurrence(KernelDevice& device, const RecurrenceOp& op,
                                                     const std::vector<RecurrenceSequence>& batch) {
