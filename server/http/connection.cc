@@ -153,6 +153,7 @@ HttpRequest Connection::take_request(const Route& route) {
                       .names = std::move(head_.match.names),
                       .query = std::move(head_.query),
                       .request_id = std::string(field_of(fields, "x-request-id")),
+                      .idempotency_key = std::string(field_of(fields, "Idempotency-Key")),
                       .origin = {.operation = operation_of(route),
                                  .traceparent = std::string(field_of(fields, "traceparent")),
                                  .tracestate = all_of(fields, "tracestate")},
@@ -162,7 +163,7 @@ HttpRequest Connection::take_request(const Route& route) {
                       .keep_alive = head_.keep_alive,
                       .chunked = head_.chunks,
                       .error_body = head_.match.error_body};
-  if (request.request_id.empty()) request.request_id = make_name("r-");
+  if (check_name("x-request-id", request.request_id)) request.request_id = make_name("r-");
   return request;
 }
 

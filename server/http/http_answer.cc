@@ -25,9 +25,10 @@ class HttpAnswer::Part final : public AnswerSink {
 
   void open(const std::string& id, std::optional<size_t> waited) {
     alive_ = owner_.self_;
-    asked_.id = id;
-    CallMessage message{
-        .reserved = true, .waited = waited, .waited_seconds = owner_.waited_seconds_};
+    CallMessage message{.reserved = true,
+                        .waited = waited,
+                        .waited_seconds = owner_.waited_seconds_,
+                        .is_named = true};
     if (parsed_ != nullptr) {
       message.waited = 0;
     } else {
@@ -36,6 +37,7 @@ class HttpAnswer::Part final : public AnswerSink {
     call_->open(owner_.request_.caller, message, id);
   }
   void disconnected() { call_->disconnected(); }
+  void abort(CallRegistry::Reason reason) { call_->abort(reason); }
   void written() {
     if (more_.exchange(false)) call_->poke();
   }
@@ -84,13 +86,24 @@ class HttpAnswer::Part final : public AnswerSink {
 };
 
 HttpAnswer::HttpAnswer(std::shared_ptr<Connection> connection, ServerCore& core,
-                       HttpRequest request, std::unique_ptr<AnswerDialect> dialect)
-    : Exchange(std::move(connection)),
-      core_(core),
-      request_(std::move(request)),
-      dialect_(std::move(dialect)) {}
+                       HttpRequest request, const MakeDialect& dialect)
+    : Exchange(std::move(connection)), core_(core), request_(std::move(request)) {
+  take_id();
+  dialect_ = dialect(request_);
+}
 
-HttpAnswer::~HttpAnswer() = default;
+HttpAnswer::~HttpAnswer() { forget_id(); }
+
+// A label does not decide whether a request is answered: one that is in use is replaced.
+void HttpAnswer::take_id() {
+  while (!core_.registry.name(request_.caller.tenant, request_.request_id, this)) {
+    request_.request_id = make_name("r-");
+  }
+}
+
+void HttpAnswer::forget_id() {
+  core_.registry.forget(request_.caller.tenant, request_.request_id, this);
+}
 
 void HttpAnswer::begin() {
   self_ = std::static_pointer_cast<HttpAnswer>(shared_from_this());
@@ -188,6 +201,8 @@ Refused HttpAnswer::open_parts(std::optional<size_t> waited) {
   core_.registry.leave(this);
   core_.registry.gone(/*was_refused=*/false);
   // They live until all have finished, the last of which is opened here.
+  first_ = parts_[0].get();
+  if (aborted_) parts_[0]->abort(CallRegistry::Reason::kAbort);
   for (size_t p = 0; p < parts; ++p) parts_[p]->open(id_of(p), waited);
   return {};
 }
@@ -197,7 +212,12 @@ Refused HttpAnswer::make_parts() {
   try {
     parts_.reserve(asked_.size());
     for (TextRequest& asked : asked_) {
-      changes_session_ |= !asked.session.empty() && !asked.session_is_kept;
+      const bool of_client = !asked.session.empty() && !asked.session_is_kept;
+      if (of_client && !request_.idempotency_key.empty()) {
+        asked.id = request_.idempotency_key;
+        if (Refused refused = check_name("Idempotency-Key", asked.id)) return refused;
+      }
+      changes_session_ |= of_client;
       auto parsed = dialect_->take_parsed(parts_.size());
       parts_.push_back(
           std::make_unique<Part>(*this, parts_.size(), std::move(asked), std::move(parsed)));
@@ -208,7 +228,7 @@ Refused HttpAnswer::make_parts() {
   }
 }
 
-// The first part has the id of the request: to abort it is to abort all.
+// For logs.
 std::string HttpAnswer::id_of(size_t part) const {
   return part == 0 ? request_.request_id : fmt::format("{}.{}", request_.request_id, part);
 }
@@ -238,6 +258,7 @@ void HttpAnswer::fail(const Refused& refusal) {
 // A refusal is the response if nothing of a stream was sent before.
 void HttpAnswer::conclude() {
   ended_ = true;
+  forget_id();  // the client may use it again when it has the last byte
   if (!refusal_ && !streaming_) {
     pending_ = json_response(request_, dialect_->whole());
   } else if (!streaming_) {
@@ -311,7 +332,11 @@ void HttpAnswer::client_left() {
   write_pending();
 }
 
-void HttpAnswer::abort(CallRegistry::Reason) { unwanted_ = true; }
+void HttpAnswer::abort(CallRegistry::Reason reason) {
+  if (reason == CallRegistry::Reason::kAbort) aborted_ = true;
+  unwanted_ = true;
+  if (Part* const first = first_) first->abort(reason);
+}
 
 void HttpAnswer::done() {
   const auto alive = std::move(self_);

@@ -1,6 +1,7 @@
 #pragma once
 #include <atomic>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -18,8 +19,10 @@ namespace recurve {
 // are sent in the order in which they are written.
 class HttpAnswer final : public Exchange, private CallRegistry::Call, private Executor::Task {
  public:
+  // Called once, with the id that the request has.
+  using MakeDialect = std::function<std::unique_ptr<AnswerDialect>(const HttpRequest&)>;
   HttpAnswer(std::shared_ptr<Connection> connection, ServerCore& core, HttpRequest request,
-             std::unique_ptr<AnswerDialect> dialect);
+             const MakeDialect& dialect);
   ~HttpAnswer() override;
 
   void begin() override;
@@ -34,6 +37,8 @@ class HttpAnswer final : public Exchange, private CallRegistry::Call, private Ex
 
   void run() override;
   void abort(CallRegistry::Reason reason) override;
+  void take_id();
+  void forget_id();
   Refused admit();
   Refused read_deadline();
   Refused read();
@@ -67,7 +72,8 @@ class HttpAnswer final : public Exchange, private CallRegistry::Call, private Ex
   std::optional<Clock::time_point> deadline_;
   double waited_seconds_ = 0;  // for a text thread
   std::vector<TextRequest> asked_;
-  std::atomic<bool> unwanted_{false};
+  std::atomic<bool> unwanted_{false}, aborted_{false};
+  std::atomic<Part*> first_{nullptr};  // once there are parts: an abort of it ends all
 
   mutable std::mutex mutex_;
   std::unique_ptr<AnswerDialect> dialect_;

@@ -23,7 +23,9 @@ struct HttpRequest {
   Identity caller = kAnyone;
   std::vector<std::string> names = {};  // the segment of the path for each * of its route
   std::string query = {};               // behind the target's '?'
-  std::string request_id = {};          // x-request-id, or a generated one
+  // x-request-id, or a generated one: for logs and aborts alone. A valid name.
+  std::string request_id = {};
+  std::string idempotency_key = {};  // Idempotency-Key; empty: none
   CallOrigin origin = {};
   std::string session = {};        // x-recurve-session; empty: none, or in the body
   std::string timeout_ms = {};     // x-recurve-timeout-ms; empty: no limit

@@ -79,8 +79,9 @@ RouteMatch find(std::span<const HttpApi> apis, http::verb verb, std::string_view
 // Fields of which this server reads one value: a proxy that reads another one would forward a
 // request that it has not checked.
 constexpr const char* kSingleFields[] = {
-    "Authorization",     "Content-Type",         "Expect",      "Host", "Origin", "x-request-id",
-    "x-recurve-session", "x-recurve-timeout-ms", "traceparent",
+    "Authorization",        "Content-Type", "Expect",       "Host",
+    "Idempotency-Key",      "Origin",       "x-request-id", "x-recurve-session",
+    "x-recurve-timeout-ms", "traceparent",
 };
 
 // Why a proxy could read the request differently from this server; empty: it cannot.

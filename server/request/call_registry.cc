@@ -60,9 +60,10 @@ bool CallRegistry::name(TenantId tenant, const std::string& id, Call* call) {
   return by_id_.emplace(std::pair(tenant, id), call).second;
 }
 
-void CallRegistry::forget(TenantId tenant, const std::string& id) {
+void CallRegistry::forget(TenantId tenant, const std::string& id, const Call* call) {
   std::lock_guard lock(mutex_);
-  by_id_.erase({tenant, id});
+  const auto found = by_id_.find({tenant, id});
+  if (found != by_id_.end() && found->second == call) by_id_.erase(found);
 }
 
 bool CallRegistry::abort(TenantId tenant, const std::string& id) {

@@ -41,7 +41,8 @@ class CallRegistry {
 
   // Registers the id of a call until forget(). False if another call of the tenant has it.
   bool name(TenantId tenant, const std::string& id, Call* call);
-  void forget(TenantId tenant, const std::string& id);
+  // Nothing happens if the call does not have that id.
+  void forget(TenantId tenant, const std::string& id, const Call* call);
 
   bool abort(TenantId tenant, const std::string& id);  // false if there is no such call
   // The same for all tenants.

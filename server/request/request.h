@@ -43,7 +43,9 @@ struct PromptReading {
 
 // A validated and tokenized request. Plain data; moved, never shared.
 struct Request {
-  std::string id = {};  // for logs and Abort; unique among the tenant's active requests
+  // Identifies the next request of a durable session as the same one, sent again. Unique among the
+  // tenant's active requests.
+  std::string id = {};
   Identity caller = kAnyone;
   // For a fresh state: BOS, if the model needs it, and the prompt. May be empty if the session has
   // a pending token.

@@ -35,6 +35,8 @@ ServedCall::~ServedCall() {
 void ServedCall::open(const Identity& caller, CallMessage message, const std::string& id) {
   caller_ = caller;
   waited_seconds_ = message.waited_seconds;
+  is_named_ = message.is_named;
+  if (is_named_) id_ = id;
   trace_ = CallTrace(core_.options.tracer, sink_.origin(), arrival_);
   set_share(caller.share());
   refusal_ = admit(message, id);
@@ -116,7 +118,7 @@ Refused ServedCall::check_size(const Request& request) const {
 
 // The call can be aborted by that id afterwards.
 Refused ServedCall::claim(const std::string& id) {
-  if (id.empty() || id == id_) return {};
+  if (is_named_ || id.empty() || id == id_) return {};
   if (!core_.registry.name(caller_.tenant, id, this)) {
     return Refusal{.reason = EndReason::kExists,
                    .message = fmt::format(
@@ -306,7 +308,7 @@ void ServedCall::end(Refused refusal, const StreamEnd* last) {
   ended_ = true;
   refusal = core_.report(std::move(refusal));
   sink_.finish(refusal);
-  if (!id_.empty()) core_.registry.forget(caller_.tenant, id_);
+  if (!id_.empty()) core_.registry.forget(caller_.tenant, id_, this);
   if (last != nullptr) core_.metrics.request_finished(last->reason);
   count(refusal);
   log_end(refusal, last);

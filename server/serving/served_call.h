@@ -20,6 +20,8 @@ struct CallMessage {
   // its message is not longer. Zero: nothing remains to be read.
   std::optional<size_t> waited = {};
   double waited_seconds = 0;  // until that task ran
+  // The frontend has registered the call's id itself, and forgets it.
+  bool is_named = false;
 };
 
 // A call of any protocol that submits one request to the engine and passes on its results: the
@@ -107,6 +109,7 @@ class ServedCall : public Strand, public CallRegistry::Call {
   ResponseSink& sink_;
   double waited_seconds_ = 0;  // before the call was opened
   bool counted_ = false;       // as a request of its tenant
+  bool is_named_ = false;      // by its frontend
   ByteBudget::Share message_share_;
   CallTrace trace_;
 

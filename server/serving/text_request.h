@@ -20,7 +20,8 @@ namespace recurve {
 
 // A request for an answer to a prompt.
 struct TextRequest {
-  std::string id = {};  // 1 to kMaxNameLength of [A-Za-z0-9._-]; empty: generated
+  // 1 to kMaxNameLength of [A-Za-z0-9._-]; empty: generated. See Request::id.
+  std::string id = {};
   Identity caller = kAnyone;
   // Ids, a text or messages. May be empty only where a session has a pending token.
   std::variant<std::vector<int32_t>, std::string, Conversation> prompt = {};

@@ -23,9 +23,10 @@ template <typename Dialect, typename... State>
 Route::Begin answers(ServerCore& core, std::shared_ptr<State>... state) {
   return [&core, ... state = std::move(state)](std::shared_ptr<Connection> connection,
                                                HttpRequest request) {
-    auto dialect = std::make_unique<Dialect>(core, *state..., request);
-    return std::make_shared<HttpAnswer>(std::move(connection), core, std::move(request),
-                                        std::move(dialect));
+    const HttpAnswer::MakeDialect dialect = [&](const HttpRequest& asked) {
+      return std::make_unique<Dialect>(core, *state..., asked);
+    };
+    return std::make_shared<HttpAnswer>(std::move(connection), core, std::move(request), dialect);
   };
 }
 

@@ -155,7 +155,7 @@ std::string Choices::stream_end() {
 }
 
 std::string Choices::broken(const Refusal& refusal) {
-  return fmt::format("data: {}\n\n", dump(error_of(refusal)));
+  return fmt::format("data: {}\n\ndata: [DONE]\n\n", dump(error_of(refusal)));
 }
 
 std::string Choices::whole() {

@@ -441,3 +441,55 @@ def test_constraints_of_other_servers_are_kept_to_or_refused(client):
         with pytest.raises(openai.BadRequestError) as error:
             ask(**extra)
         assert error.value.param == field
+
+
+def test_a_label_does_not_decide_whether_a_request_is_answered(server):
+    recorder = Recorder(server)
+    asked = {"prompt": PROMPT, "max_tokens": 2, **GREEDY}
+    text = recorder.client.completions.create(**asked).choices[0].text
+    for odd in ("a b", "#1", "x" * 300):
+        answer = recorder.client.completions.create(extra_headers={"x-request-id": odd}, **asked)
+        assert answer.choices[0].text == text and answer._request_id.startswith("r-")
+    # One stream is open while another request has its label.
+    labelled = {"extra_headers": {"x-request-id": "mine"}, "prompt": PROMPT, **GREEDY}
+    with recorder.client.completions.create(max_tokens=200, stream=True, **labelled) as stream:
+        assert next(stream).id == "cmpl-mine"
+        other = recorder.client.completions.create(max_tokens=2, **labelled)
+        assert other.choices[0].text == text and other._request_id.startswith("r-")
+
+
+def test_a_turn_of_a_durable_session_is_sent_again_by_its_key(tmp_path):
+    with HttpServer("--state-dir", str(tmp_path)) as server:
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+        client.post("/sessions", body={"session": "story", "durability": "local"}, cast_to=object)
+
+        def asked(prompt, key, label="mine"):
+            answer = client.completions.create(
+                prompt=prompt, max_tokens=4, seed=1, model="books", extra_body={"session": "story"},
+                extra_headers={"x-request-id": label} | ({"Idempotency-Key": key} if key else {}))
+            return answer.choices[0].text, answer.usage.total_tokens
+
+        first = asked(PROMPT, "turn-1")
+        assert asked(PROMPT, "turn-1", label="other") == first
+        with pytest.raises(openai.ConflictError, match="use a new id"):
+            asked("Another", "turn-1")
+        # Without a key the same request is another turn.
+        longer = asked(PROMPT, None)
+        assert longer[1] > first[1] and asked(PROMPT, None)[1] > longer[1]
+
+
+def test_a_stream_whose_constraint_cannot_be_followed_ends_as_streams_end(server, client):
+    other = tokens_of(client, "q")[-1]
+    asked = {"max_tokens": 4, **GREEDY, "guided_choice": ["yes", "no"], "allowed_token_ids": [other]}
+    for path, prompt in (("completions", {"prompt": PROMPT}), ("chat/completions", {"messages": HELLO})):
+        body = asked | prompt
+        assert httpx.post(f"{server.url}/v1/{path}", json=body).status_code == 400
+        streamed = httpx.post(f"{server.url}/v1/{path}", json=body | {"stream": True})
+        if streamed.status_code == 200:
+            error, done = [line for line in streamed.text.split("\n\n") if line.startswith("data: ")]
+            assert "error" in json.loads(error.removeprefix("data: ")) and done == "data: [DONE]"
+        with pytest.raises(openai.APIError, match="constraint"):
+            extra = {k: v for k, v in body.items() if k in ("guided_choice", "allowed_token_ids")}
+            plain = {k: v for k, v in body.items() if k not in extra}
+            create = client.completions if path == "completions" else client.chat.completions
+            list(create.create(stream=True, extra_body=extra, **plain))

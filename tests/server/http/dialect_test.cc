@@ -54,8 +54,9 @@ json echo_error(int status, const std::string& message, const std::string&) {
 HttpApi echo_api(ServerCore& core, std::shared_ptr<std::latch> after = nullptr) {
   const Route::Begin echo = [&core, after](std::shared_ptr<Connection> connection,
                                            HttpRequest request) {
-    return std::make_shared<HttpAnswer>(std::move(connection), core, std::move(request),
-                                        std::make_unique<Echo>(after));
+    return std::make_shared<HttpAnswer>(
+        std::move(connection), core, std::move(request),
+        [&](const HttpRequest&) { return std::make_unique<Echo>(after); });
   };
   return {.routes = {{boost::beast::http::verb::post, "/echo", Route::Body::kJson, echo}},
           .error_body = echo_error};

@@ -263,7 +263,6 @@ TEST_F(OpenAiTest, WhatCannotBeHonouredIsRefusedByName) {
   EXPECT_EQ(post("/v1/completions", "{\"model\": \"fa").status, 400);
   EXPECT_EQ(post("/v1/completions", "[]").status, 400);
   EXPECT_EQ(post("/v1/completions", std::string(100'000, '[')).status, 400);
-  EXPECT_EQ(post("/v1/completions", completion("x"), "x-request-id: a b\r\n").status, 400);
   // What changes nothing is taken.
   json same = completion("x");
   same.update({{"suffix", nullptr}, {"best_of", 1}, {"echo", false}});
@@ -300,7 +299,89 @@ TEST_F(OpenAiTest, AStreamThatBreaksOffSaysSo) {
   const auto got = post("/v1/completions", body);
   EXPECT_EQ(got.status, 200);
   EXPECT_THAT(got.body, HasSubstr(R"(data: {"error":)"));
-  EXPECT_THAT(got.body, Not(HasSubstr("[DONE]")));
+  EXPECT_TRUE(got.body.ends_with("}\n\ndata: [DONE]\n\n")) << got.body;
+}
+
+// A constraint that cannot be followed at its first token.
+TEST_F(OpenAiTest, AStreamThatFailsBeforeItsFirstTokenEndsAsTheDialectSays) {
+  start({.script = [](const Request&) {
+    return FakeEngine::Play{{{}}, {}, EndReason::kConstraint};
+  }});
+  for (json body : {completion("x"), chat("x")}) {
+    const std::string path = body.contains("prompt") ? "/v1/completions" : "/v1/chat/completions";
+    EXPECT_EQ(post(path, body).status, 400);
+    body["stream"] = true;
+    const auto got = post(path, body);
+    EXPECT_EQ(got.status, 200);
+    EXPECT_THAT(events(got.body).back()["error"]["code"], 400);
+  }
+}
+
+std::string request_id_of(const HttpClient::Response& got) {
+  const std::string name = "x-request-id: ";
+  const size_t begin = got.head.find(name) + name.size();
+  return got.head.substr(begin, got.head.find("\r\n", begin) - begin);
+}
+
+TEST_F(OpenAiTest, ALabelDoesNotDecideWhetherARequestIsAnswered) {
+  start();
+  for (const std::string& odd : {std::string("a b"), std::string("#1"), std::string(300, 'x')}) {
+    const std::string header = "x-request-id: " + odd + "\r\n";
+    const json response = {{"model", "fake"}, {"input", "x"}};
+    for (const auto& got : {post("/v1/completions", completion("x"), header),
+                            post("/v1/responses", response, header)}) {
+      EXPECT_EQ(got.status, 200) << got.body;
+      EXPECT_TRUE(request_id_of(got).starts_with("r-")) << got.head;
+    }
+    const auto models = post("/tokenize", {{"prompt", "x"}}, header);
+    EXPECT_TRUE(request_id_of(models).starts_with("r-")) << models.head;
+  }
+  engine_->hold(true);
+  HttpClient first(server_->port()), second(server_->port());
+  const json both = {{"model", "fake"}, {"prompt", {"x", "y"}}};
+  first.post("/v1/completions", both, "x-request-id: mine\r\n");
+  while (queue_.waiting() < 2) std::this_thread::yield();
+  second.post("/v1/completions", both, "x-request-id: mine\r\n");
+  while (queue_.waiting() < 4) std::this_thread::yield();
+  engine_->hold(false);
+  const auto one = first.read(), other = second.read();
+  EXPECT_EQ(one.status, 200) << one.body;
+  EXPECT_EQ(other.status, 200) << other.body;
+  EXPECT_EQ(request_id_of(one), "mine");
+  EXPECT_TRUE(request_id_of(other).starts_with("r-")) << other.head;
+  EXPECT_EQ(other.object()["id"], "cmpl-" + request_id_of(other));
+  const auto again = post("/v1/completions", both, "x-request-id: mine\r\n");
+  EXPECT_EQ(request_id_of(again), "mine");
+}
+
+TEST_F(OpenAiTest, ARequestIsAbortedByItsLabel) {
+  start();
+  engine_->hold(true);
+  HttpClient client(server_->port());
+  client.post("/v1/completions", {{"model", "fake"}, {"prompt", {"x", "y"}}},
+              "x-request-id: mine\r\n");
+  while (queue_.waiting() < 2) std::this_thread::yield();
+  EXPECT_TRUE(core_.registry.abort_of_any("mine"));
+  engine_->hold(false);
+  EXPECT_EQ(client.read().status, 499);
+  EXPECT_FALSE(core_.registry.abort_of_any("mine"));
+}
+
+// By which a durable session finds that it has answered a request.
+TEST_F(OpenAiTest, ARequestIsSentAgainByItsKeyNotByItsLabel) {
+  start();
+  json body = completion("x");
+  const std::string label = "x-request-id: mine\r\n";
+  EXPECT_EQ(post("/v1/completions", body, label + "Idempotency-Key: \"a b\"\r\n").status, 200);
+  EXPECT_TRUE(engine_->last_request().id.starts_with("r-"));
+  body["session"] = "story";
+  EXPECT_EQ(post("/v1/completions", body, label).status, 200);
+  EXPECT_TRUE(engine_->last_request().id.starts_with("r-"));
+  EXPECT_EQ(post("/v1/completions", body, label + "Idempotency-Key: turn-1\r\n").status, 200);
+  EXPECT_EQ(engine_->last_request().id, "turn-1");
+  const auto refused = post("/v1/completions", body, "Idempotency-Key: a b\r\n");
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(refused.object()["error"]["param"], "Idempotency-Key");
 }
 
 TEST_F(OpenAiTest, AClientThatLeavesEndsItsGeneration) {

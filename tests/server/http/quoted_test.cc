@@ -181,9 +181,10 @@ TEST_F(HttpQuotedTest, PathsQueriesAndHeaders) {
         send_head(fmt::format("GET {}?{}={} HTTP/1.1\r\nHost: localhost", path, name, text));
       }
     }
-    for (const char* name : {"Host", "Origin", "x-request-id", "x-recurve-session", "Content-Type",
-                             "x-recurve-timeout-ms", "traceparent", "tracestate", "Expect",
-                             "Authorization", "Transfer-Encoding", "Connection", "Range", "x"}) {
+    for (const char* name :
+         {"Host", "Origin", "x-request-id", "Idempotency-Key", "x-recurve-session", "Content-Type",
+          "x-recurve-timeout-ms", "traceparent", "tracestate", "Expect", "Authorization",
+          "Transfer-Encoding", "Connection", "Range", "x"}) {
       for (const std::string& value : {text, std::string(kFits, 'q')}) {
         const bool is_host = std::string(name) == "Host";
         send_head(fmt::format("POST /v1/completions HTTP/1.1\r\n{}{}: {}\r\nContent-Length: 0",

@@ -73,7 +73,6 @@ Responses::Responses(ServerCore& core, ResponseStore& store, const HttpRequest& 
       store_(store),
       caller_(request.caller),
       session_(request.session),
-      request_id_(request.request_id),
       id_(make_name("resp_")),
       created_(std::time(nullptr)),
       items_(
@@ -158,7 +157,6 @@ Refused Responses::read_previous(const std::string& id) {
 // write earlier messages differently when others follow. The prompt that was read for it is the
 // request's.
 Refused Responses::choose_prompt(const WorkLimits& limits, TextRequest* asked) {
-  asked->id = request_id_;
   Refused refused;
   if (previous_ != nullptr && previous_->definition == definition_) {
     refused = read_for_session(conversation(input_), /*begin=*/false, limits, *asked);

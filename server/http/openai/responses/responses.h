@@ -71,7 +71,6 @@ class Responses final : public AnswerDialect {
   ResponseStore& store_;
   const Identity caller_;
   const std::string session_;  // of the header, which must have none
-  const std::string request_id_;
   const std::string id_;
   const std::time_t created_;
   OpenAiForm form_;
