@@ -29,20 +29,21 @@ struct DriftOptions {
   std::string device = "cpu", against = "cpu";
   std::string weights = "auto", head_weights, against_weights = "auto";
   ActivationType activations = ActivationType::kF32;
-  bool bf16_state = false;
+  bool bf16_state = false, f32_kv = false;
   int tokens = 10000, rows = 1;
   double within = 0;
 };
 
-// A model on a device with one sequence, of which up to `rows` tokens come at once.
+// A model on a device with one sequence of up to `tokens`, of which up to `rows` come at once.
 class Decoder {
  public:
   Decoder(const std::string& directory, const std::string& device, ActivationType activations,
-          const LoadOptions& options, int rows)
+          const LoadOptions& options, int64_t tokens, int rows)
       : backend_(make_backend(device, 0, activations)),
         stream_(backend_->make_stream()),
         model_(load(directory, *backend_, options)),
-        pool_(*backend_, model_->state_layout(), 1, *stream_),
+        pool_(*backend_, model_->state_layout(), 1, *stream_, nullptr,
+              {static_cast<int32_t>(StateLayout::pages(tokens)), tokens}),
         slot_(*pool_.acquire()),
         arena_(*backend_, model_->arena_bytes({.rows = rows, .logits = rows})),
         vocab_(static_cast<size_t>(model_->info().vocab)),
@@ -51,6 +52,9 @@ class Decoder {
         inputs_there_(
             backend_->allocate((kHeader + 2 * static_cast<size_t>(rows)) * sizeof(int32_t))) {
     pool_.wait_for_copies();
+    CHECK(pool_.grow(slot_, 0, tokens));
+    table_rows_.resize(pool_.table_words());
+    pool_.send_table(table_rows_);
   }
 
   // The logits behind each of some more tokens: (tokens, vocabulary).
@@ -87,6 +91,7 @@ class Decoder {
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<const Model> model_;
   StatePool pool_;
+  std::vector<int32_t> table_rows_;
   StateSlot slot_;
   Arena arena_;
   size_t vocab_;
@@ -141,10 +146,12 @@ double compare(const DriftOptions& o, const std::string& directory, Report& repo
   const std::vector<int32_t> tokens = read_tokens(o, directory);
   Decoder device(directory, o.device, o.activations,
                  {.weights = WeightFormats::named(o.weights, o.head_weights),
-                  .state = o.bf16_state ? DType::kBF16 : DType::kF32},
-                 o.rows);
+                  .state = o.bf16_state ? DType::kBF16 : DType::kF32,
+                  .kv = o.f32_kv ? DType::kF32 : DType::kBF16},
+                 o.tokens, o.rows);
   Decoder against(directory, o.against, ActivationType::kF32,
-                  {.weights = WeightFormats::named(o.against_weights)}, 1);
+                  {.weights = WeightFormats::named(o.against_weights), .kv = DType::kF32}, o.tokens,
+                  1);
   const size_t rows = static_cast<size_t>(o.rows), vocab = device.vocab();
   const std::vector<float>* block = nullptr;
   const size_t last_tenth = tokens.size() - tokens.size() / 10;
@@ -172,6 +179,7 @@ double compare(const DriftOptions& o, const std::string& directory, Report& repo
               {"weights", o.weights},
               {"activations", name_of(o.activations)},
               {"state", o.bf16_state ? "bf16" : "f32"},
+              {"kv", o.f32_kv ? "f32" : "bf16"},
               {"tokens", o.tokens},
               {"rows", o.rows},
               {"bits_per_token", found / o.tokens},
@@ -216,6 +224,7 @@ void add_drift(CLI::App& app, const bool& json) {
   drift->add_option("--device", o->device, "cpu, cuda:N or reference")->capture_default_str();
   add_activations(*drift, o->activations);
   drift->add_flag("--bf16-state", o->bf16_state, "Store matrix states in bf16 on --device");
+  drift->add_flag("--f32-kv", o->f32_kv, "Store keys and values of attention in f32 on --device");
   drift
       ->add_option("--weights", o->weights,
                    "Format of the weights on --device: auto, bf16, int8, ...")
@@ -224,7 +233,9 @@ void add_drift(CLI::App& app, const bool& json) {
                     "Format of the embedding and the head on --device");
   drift->add_option("--against-weights", o->against_weights, "Format of the weights on --against")
       ->capture_default_str();
-  drift->add_option("--against", o->against, "Device to compare with, states in fp32")
+  drift
+      ->add_option("--against", o->against,
+                   "Device to compare with, states, keys and values in fp32")
       ->capture_default_str();
   drift->add_option("--within", o->within, "Fail if they differ by more than this; percent");
   drift->callback([o, &json] { run(*o, json); });

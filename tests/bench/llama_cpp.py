@@ -2,10 +2,15 @@
 """llama.cpp's llama-bench and recurve-bench step, on a model of the same shape, in turns within one run.
 
     tests/bench/llama_cpp.py [--config tests/configs/mamba-130m.json] [--bin build/release/bin] [--rounds 3]
+    tests/bench/llama_cpp.py --config tests/configs/qwen3.5-0.8b.json --prompt 512,4096 --context 0,4096 --weights bf16,int4
 
 Builds llama-bench and llama-quantize of the llama.cpp in llama-cpp-python's source package (llama_cpp.txt), for this
 machine's instructions, once, under build/llama.cpp (minutes), and writes GGUF files of random weights there: f16 by the
-package's own writer, Q8_0, Q4_0 and Q4_K_M from it by its own quantiser. Both programs get the same number of threads.
+package's own writer, which needs PyYAML, the other types from it by its own quantiser. Both programs get the same
+number of threads. Models are Mamba and Qwen3.5.
+
+Rows are the best of all rounds; the table at the end compares each of our formats with fp32 activations with the best
+of llama.cpp's types for it.
 """
 
 import argparse
@@ -14,7 +19,6 @@ import json
 import os
 import pathlib
 import shutil
-import statistics
 import subprocess
 import sys
 import tarfile
@@ -25,9 +29,12 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BUILD = ROOT / "build" / "llama.cpp"
 PROGRAMS = ("llama-bench", "llama-quantize")
-TYPES = ("f16", "Q8_0", "Q4_0", "Q4_K_M")
-# Ours: weights, activations.
-FORMATS = (("bf16", "f32"), ("int8", "f32"), ("int4", "f32"), ("bf16", "bf16"), ("int8", "int8"), ("int4", "int8"))
+# Our weights: llama.cpp's types, our activations.
+FORMATS = {
+    "bf16": (("f16", "BF16"), ("f32", "bf16")),
+    "int8": (("Q8_0",), ("f32", "int8")),
+    "int4": (("Q4_0", "Q4_K_M"), ("f32", "int8")),
+}
 NO_TOKENS = "none"
 
 
@@ -75,47 +82,112 @@ def build(source, jobs):
     return folder / "bin"
 
 
-def tensors(config):
-    """Names, shapes and spread of a Mamba's tensors in GGUF files; spread 0: ones."""
-    D, DI, N, R = (config[key] for key in ("hidden_size", "intermediate_size", "state_size", "time_step_rank"))
-    yield "token_embd.weight", (config["vocab_size"], D), 1
-    yield "output_norm.weight", (D,), 0
-    for layer in range(config["num_hidden_layers"]):
-        at = f"blk.{layer}."
-        yield at + "attn_norm.weight", (D,), 0
-        yield at + "ssm_in.weight", (2 * DI, D), D**-0.5
-        yield at + "ssm_conv1d.weight", (DI, config["conv_kernel"]), 0.5
-        yield at + "ssm_conv1d.bias", (DI,), 0.1
-        yield at + "ssm_x.weight", (R + 2 * N, DI), DI**-0.5
-        yield at + "ssm_dt.weight", (DI, R), R**-0.5
-        yield at + "ssm_dt.bias", (DI,), 0.1
-        yield at + "ssm_a", (DI, N), None
-        yield at + "ssm_d", (DI,), 0
-        yield at + "ssm_out.weight", (D, DI), DI**-0.5
-
-
-def write_f16(config, path, source):
-    sys.path.insert(0, str(source / "gguf-py"))
-    import gguf
-
-    random = np.random.default_rng(1)
-    writer = gguf.GGUFWriter(path, "mamba")
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_context_length(1 << 20)
-    writer.add_embedding_length(config["hidden_size"])
+def mamba_keys(writer, config):
     writer.add_feed_forward_length(0)
     writer.add_head_count(0)
-    writer.add_vocab_size(config["vocab_size"])
-    writer.add_tokenizer_model(NO_TOKENS)
     writer.add_ssm_conv_kernel(config["conv_kernel"])
     writer.add_ssm_inner_size(config["intermediate_size"])
     writer.add_ssm_state_size(config["state_size"])
     writer.add_ssm_time_step_rank(config["time_step_rank"])
     writer.add_layer_norm_rms_eps(config["layer_norm_epsilon"])
+
+
+def mamba_layer(config, layer):
+    D, DI, N, R = (config[key] for key in ("hidden_size", "intermediate_size", "state_size", "time_step_rank"))
+    yield "attn_norm.weight", (D,), 0
+    yield "ssm_in.weight", (2 * DI, D), D**-0.5
+    yield "ssm_conv1d.weight", (DI, config["conv_kernel"]), 0.5
+    yield "ssm_conv1d.bias", (DI,), 0.1
+    yield "ssm_x.weight", (R + 2 * N, DI), DI**-0.5
+    yield "ssm_dt.weight", (DI, R), R**-0.5
+    yield "ssm_dt.bias", (DI,), 0.1
+    yield "ssm_a", (DI, N), None
+    yield "ssm_d", (DI,), 0
+    yield "ssm_out.weight", (D, DI), DI**-0.5
+
+
+def qwen_keys(writer, config):
+    head, rope = config["head_dim"], config["rope_parameters"]
+    heads = config["linear_num_value_heads"]
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(head)
+    writer.add_value_length(head)
+    writer.add_rope_dimension_count(int(head * rope["partial_rotary_factor"]))
+    writer.add_rope_dimension_sections([*rope["mrope_section"], 0])
+    writer.add_rope_freq_base(rope["rope_theta"])
+    writer.add_full_attention_interval(config["full_attention_interval"])
+    writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+    writer.add_ssm_inner_size(config["linear_value_head_dim"] * heads)
+    writer.add_ssm_state_size(config["linear_key_head_dim"])
+    writer.add_ssm_time_step_rank(heads)
+    writer.add_ssm_group_count(config["linear_num_key_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+
+
+def qwen_layer(config, layer):
+    D, F, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    H, HK = config["linear_num_value_heads"], config["linear_num_key_heads"]
+    values = H * config["linear_value_head_dim"]
+    channels = values + 2 * HK * config["linear_key_head_dim"]
+    yield "attn_norm.weight", (D,), 0
+    yield "post_attention_norm.weight", (D,), 0
+    if (layer + 1) % config["full_attention_interval"] == 0:
+        queries, keys = (head * config[f"num_{name}_heads"] for name in ("attention", "key_value"))
+        yield "attn_q.weight", (2 * queries, D), D**-0.5
+        yield "attn_k.weight", (keys, D), D**-0.5
+        yield "attn_v.weight", (keys, D), D**-0.5
+        yield "attn_output.weight", (D, queries), queries**-0.5
+        yield "attn_q_norm.weight", (head,), 0
+        yield "attn_k_norm.weight", (head,), 0
+    else:
+        yield "attn_qkv.weight", (channels, D), D**-0.5
+        yield "attn_gate.weight", (values, D), D**-0.5
+        yield "ssm_alpha.weight", (H, D), D**-0.5
+        yield "ssm_beta.weight", (H, D), D**-0.5
+        yield "ssm_conv1d.weight", (channels, config["linear_conv_kernel_dim"]), 0.5
+        yield "ssm_dt.bias", (H,), 0.1
+        yield "ssm_a", (1, H), None
+        yield "ssm_norm.weight", (config["linear_value_head_dim"],), 0
+        yield "ssm_out.weight", (D, values), values**-0.5
+    yield "ffn_gate.weight", (F, D), D**-0.5
+    yield "ffn_up.weight", (F, D), D**-0.5
+    yield "ffn_down.weight", (D, F), F**-0.5
+
+
+# Names, keys of the file, and names, shapes and spread of a layer's tensors there; spread 0: ones; None: decays.
+FAMILIES = {"mamba": ("mamba", mamba_keys, mamba_layer), "qwen3_5_text": ("qwen35", qwen_keys, qwen_layer)}
+
+
+def tensors(config, of_layer):
+    yield "token_embd.weight", (config["vocab_size"], config["hidden_size"]), 1
+    yield "output_norm.weight", (config["hidden_size"],), 0
+    for layer in range(config["num_hidden_layers"]):
+        for name, shape, spread in of_layer(config, layer):
+            yield f"blk.{layer}.{name}", shape, spread
+
+
+def write_f16(config, path, source):
+    sys.path.insert(0, str(source / "gguf-py"))
+    try:
+        import gguf
+    except ModuleNotFoundError as missing:
+        raise SystemExit(f"llama.cpp's writer of GGUF files needs the Python package {missing.name}") from missing
+    architecture, add_keys, of_layer = FAMILIES[config["model_type"]]
+    random = np.random.default_rng(1)
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(1 << 20)
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_tokenizer_model(NO_TOKENS)
+    add_keys(writer, config)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
-    for name, shape, spread in tensors(config):
+    for name, shape, spread in tensors(config, of_layer):
         if spread is None:
             array = np.broadcast_to(-np.arange(1, shape[1] + 1, dtype=np.float32), shape)
+            array = array if shape[0] > 1 else array[0]
         elif spread == 0:
             array = np.ones(shape, np.float32)
         else:
@@ -128,41 +200,79 @@ def write_f16(config, path, source):
     writer.close()
 
 
-def models(config_file, source, programs, threads):
+def models(options, source, programs):
     """-> file of each type."""
-    files = {kind: BUILD / f"{config_file.stem}.{kind}.gguf" for kind in TYPES}
-    whole = files["f16"]
+    config = json.loads(options.config.read_text())
+    if config["model_type"] not in FAMILIES:
+        raise SystemExit(f"{options.config}: model_type {config['model_type']}, wanted one of {', '.join(FAMILIES)}")
+    types = [kind for weights in options.weights for kind in FORMATS[weights][0]]
+    files = {kind: BUILD / f"{options.config.stem}.{kind}.gguf" for kind in types}
+    whole = BUILD / f"{options.config.stem}.f16.gguf"
     if not whole.exists():
-        write_f16(json.loads(config_file.read_text()), whole.with_suffix(".part"), source)
+        write_f16(config, whole.with_suffix(".part"), source)
         whole.with_suffix(".part").rename(whole)
     for kind, path in files.items():
         if not path.exists():
             part = path.with_suffix(".part")
-            command = [programs / "llama-quantize", whole, part, kind, str(threads)]
+            command = [programs / "llama-quantize", whole, part, kind, str(options.threads)]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             part.rename(path)
     return files
 
 
 def theirs(programs, path, options):
-    """-> tokens/s of a prompt, of decoding."""
-    command = [programs / "llama-bench", "-m", path, "-t", options.threads, "-o", "json", "-r", 1]
-    command += ["-p", options.prompt, "-n", options.tokens]
-    rows = json.loads(subprocess.run([str(word) for word in command], check=True, capture_output=True).stdout)
-    rates = {"prompt" if row["n_prompt"] else "decode": row["avg_ts"] for row in rows}
-    return rates["prompt"], rates["decode"]
+    """-> tokens/s of each cell."""
+    out = {}
+    prompt, context = (",".join(map(str, some)) for some in (options.prompt, options.context))
+    for words in (["-p", prompt, "-n", 0], ["-p", 0, "-n", options.tokens, "-d", context]):
+        command = [programs / "llama-bench", "-m", path, "-t", options.threads, "-o", "json", "-r", 1, *words]
+        done = subprocess.run([str(word) for word in command], check=True, capture_output=True)
+        for row in json.loads(done.stdout):
+            cell = ("prompt", row["n_prompt"]) if row["n_prompt"] else ("decode", row["n_depth"])
+            out[cell] = row["avg_ts"]
+    return out
 
 
 def ours(weights, activations, options):
-    rates = []
-    for rows in (options.prompt, 1):
-        command = [options.bin / "recurve-bench", "--json", "step", "--config", options.config, "--random"]
-        command += ["--weights", weights, "--activations", activations, "--threads", options.threads]
-        command += ["--batch", 1, "--rows", rows, "--seconds", 1]
-        out = subprocess.run([str(word) for word in command], check=True, capture_output=True, text=True).stdout
-        rows = [json.loads(line) for line in out.splitlines()]
-        rates.append(next(row for row in rows if row["bench"] == "step"))
-    return rates[0]["tok_per_s"], rates[1]["tok_per_s"], rates[1]["read_GB_per_s"]
+    """-> tokens/s of each cell, and how near a decode comes to the memory's bandwidth."""
+    out = {}
+    for name, numbers in (("prompt", options.prompt), ("decode", options.context)):
+        for number in numbers:
+            command = [options.bin / "recurve-bench", "--json", "step", "--config", options.config, "--random"]
+            command += ["--weights", weights, "--activations", activations, "--threads", options.threads]
+            command += ["--batch", 1, "--seconds", 1]
+            command += ["--rows", number] if name == "prompt" else ["--rows", 1, "--context", number]
+            done = subprocess.run([str(word) for word in command], check=True, capture_output=True, text=True)
+            row = next(row for row in map(json.loads, done.stdout.splitlines()) if row["bench"] == "step")
+            out[name, number] = row["tok_per_s"]
+            if name == "decode":
+                out["percent_of_floor", number] = row["percent_of_floor"]
+    return out
+
+
+def best(rounds):
+    """Of each cell."""
+    return {cell: max(found[cell] for found in rounds) for cell in rounds[0]}
+
+
+def print_table(rates, options):
+    """Markdown: each cell of ours, the best of theirs and how many times that ours is."""
+    cells = [("prompt", n) for n in options.prompt] + [("decode", n) for n in options.context]
+    print("\n| weights | cell | Recurve, tokens/s | llama.cpp, tokens/s | ratio | % of read bandwidth |")
+    print("|---|---|---|---|---|---|")
+    for weights in options.weights:
+        mine = rates["recurve", weights, "f32"]
+        for cell in cells:
+            kind = max(FORMATS[weights][0], key=lambda kind: rates["llama.cpp", kind, "-"][cell])
+            other = rates["llama.cpp", kind, "-"][cell]
+            share = mine.get(("percent_of_floor", cell[1])) if cell[0] == "decode" else None
+            name = f"prompt of {cell[1]:,}" if cell[0] == "prompt" else f"decode at {cell[1]:,}"
+            print(f"| {weights} | {name} | {mine[cell]:.1f} | {other:.1f} ({kind}) | {mine[cell] / other:.2f} | "
+                  f"{'' if share is None else f'{share:.0f}'} |")
+
+
+def numbers(text):
+    return [int(word) for word in text.split(",")]
 
 
 def main():
@@ -170,30 +280,33 @@ def main():
     parser.add_argument("--config", type=pathlib.Path, default=ROOT / "tests/configs/mamba-130m.json")
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--prompt", type=int, default=512, help="tokens")
+    parser.add_argument("--prompt", type=numbers, default=[512], help="tokens, e.g. 512,4096")
+    parser.add_argument("--context", type=numbers, default=[0], help="tokens before those decoded; 0 unless it grows")
     parser.add_argument("--tokens", type=int, default=64, help="to decode")
+    parser.add_argument("--weights", type=lambda text: text.split(","), default=list(FORMATS), help="e.g. bf16,int4")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="of the build")
     parser.add_argument("--only-build", action="store_true", help="and write the models")
     options = parser.parse_args()
     source = fetch_source()
     programs = build(source, options.jobs)
-    files = models(options.config, source, programs, options.threads)
+    files = models(options, source, programs)
     if options.only_build:
         return
     rates = {}
     for _ in range(options.rounds):
-        for kind, path in files.items():
-            rates.setdefault(("llama.cpp", kind, "-"), []).append(theirs(programs, path, options))
-        for weights, activations in FORMATS:
-            rates.setdefault(("recurve", weights, activations), []).append(ours(weights, activations, options))
+        for weights in options.weights:
+            kinds, activations = FORMATS[weights]
+            for kind in kinds:
+                rates.setdefault(("llama.cpp", kind, "-"), []).append(theirs(programs, files[kind], options))
+            for type_ in activations:
+                rates.setdefault(("recurve", weights, type_), []).append(ours(weights, type_, options))
+    rates = {name: best(rounds) for name, rounds in rates.items()}
     for (program, weights, activations), found in rates.items():
         row = {"bench": "llama_cpp", "program": program, "weights": weights, "activations": activations}
-        prompt, decode, *read = (statistics.median(values) for values in zip(*found, strict=True))
-        row |= {"prompt_tok_per_s": round(prompt, 1), "decode_tok_per_s": round(decode, 1)}
-        if read:
-            row["read_GB_per_s"] = round(read[0], 1)
+        row |= {f"{name}_{number}": round(rate, 1) for (name, number), rate in found.items()}
         print(json.dumps(row), flush=True)
+    print_table(rates, options)
 
 
 if __name__ == "__main__":

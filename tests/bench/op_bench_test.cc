@@ -72,4 +72,42 @@ TEST(WatchedBackend, NotesCalls) {
   EXPECT_EQ(x[0], 16);
 }
 
+// Keys and values are read up to the last row of each sequence; slot 0 has none.
+TEST(WatchedBackend, CountsTheKeysThatAttentionReads) {
+  const auto reference = make_backend("reference");
+  WatchedBackend backend(*reference);
+  const auto stream = backend.make_stream();
+  constexpr int kRows = 4, kHeads = 2, kChannels = 8, kPages = 4;
+  constexpr int64_t kHalf = kPageTokens * kChannels * 2;
+  const std::vector<int32_t> begin{0, 1, 3, 4}, slot{1, 2, 0}, position{99, 4, 5, 70};
+  const std::vector<int32_t> table{0, 0, 1, 2, 3, 0};
+  const Buffer pages = backend.allocate(kPages * 2 * kHalf);
+  const std::vector<float> q(kRows * kHeads * kChannels);
+  std::vector<float> o(q.size());
+  const PagedData keys{.data = pages.data(),
+                       .dtype = DType::kBF16,
+                       .page_bytes = 2 * kHalf,
+                       .table = table.data(),
+                       .most = 2,
+                       .pages = kPages};
+  PagedData values = keys;
+  values.data = pages.data() + kHalf;
+  const PagedAttentionArgs args{.seqs = {3, kRows, 2, begin.data(), slot.data()},
+                                .H = kHeads,
+                                .HK = 1,
+                                .D = kChannels,
+                                .scale = 1,
+                                .q_stride = kHeads * kChannels,
+                                .q = q.data(),
+                                .position = position.data(),
+                                .keys = keys,
+                                .values = values,
+                                .o = o.data()};
+  const auto calls =
+      WatchedBackend::calls_of([&] { backend.kernels().paged_attention(args, *stream); });
+  ASSERT_EQ(calls.size(), 1u);
+  const int rows = 4 * kRows * 2 * kHeads * kChannels;
+  EXPECT_EQ(calls[0].cost.bytes, rows + (100 + 6) * 2 * kChannels * 2);
+}
+
 }  // namespace recurve::bench::op_bench_test

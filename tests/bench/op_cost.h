@@ -209,9 +209,12 @@ inline OpCost cost_of(const AppendArgs& a) {
   const double width = 1.0 * a.HK * a.D, bytes = static_cast<double>(size_of(a.keys.dtype));
   return {fmt::format("{}x{}", a.HK, a.D), a.seqs.rows * 2 * width * (sizeof(float) + bytes)};
 }
-// Where keys and values come from is not counted: how many there are follows from the positions.
-inline OpCost cost_of(const PagedAttentionArgs& a) {
-  return {fmt::format("{}x{}x{}", a.H, a.HK, a.D), floats(a.seqs.rows, 2.0 * a.H * a.D)};
+// stored: tokens whose keys and values the call reads, of all sequences together.
+inline OpCost cost_of(const PagedAttentionArgs& a, double stored) {
+  const double width = 1.0 * a.HK * a.D, bytes = static_cast<double>(size_of(a.keys.dtype));
+  const double rows = a.gate == nullptr ? 2 : 3;
+  return {fmt::format("{}x{}x{}", a.H, a.HK, a.D),
+          floats(a.seqs.rows, rows * a.H * a.D) + stored * 2 * width * bytes};
 }
 inline OpCost cost_of(const TakeTokensArgs& a) { return {"", floats(a.num_seqs, 6)}; }
 inline OpCost cost_of(const SampleArgs& a) {

@@ -1,5 +1,6 @@
 #pragma once
 #include <chrono>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -21,7 +22,9 @@ struct OpCall {
 class WatchedBackend : public Backend {
  public:
   explicit WatchedBackend(Backend& inner)
-      : Backend(inner.name(), watched(inner.kernels())), inner_(inner) {}
+      : Backend(inner.name(), watched(inner.kernels())), inner_(inner) {
+    device_ = &inner;
+  }
 
   // What `work` calls.
   template <typename Work>
@@ -63,8 +66,15 @@ class WatchedBackend : public Backend {
       const auto began = std::chrono::steady_clock::now();
       op(args, stream);
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
-      calls_->push_back({name, implementation_for(args), cost_of(args), took.count(),
+      calls_->push_back({name, implementation_for(args), cost(args, stream), took.count(),
                          [args, of = op](Stream& again) { of(args, again); }});
+    }
+    static OpCost cost(const Args& args, Stream& stream) {
+      if constexpr (std::is_same_v<Args, PagedAttentionArgs>) {
+        return cost_of(args, stored_tokens(args, stream));
+      } else {
+        return cost_of(args);
+      }
     }
     // Formats of weights have separate implementations.
     static const char* implementation_for([[maybe_unused]] const Args& args) {
@@ -89,6 +99,25 @@ class WatchedBackend : public Backend {
     return kernels;
   }
 
+  // Tokens up to the last row of each sequence. What it reads is in the device's memory.
+  static double stored_tokens(const PagedAttentionArgs& args, Stream& stream) {
+    const Ragged& seqs = args.seqs;
+    std::vector<int32_t> begin(static_cast<size_t>(seqs.num_seqs) + 1);
+    std::vector<int32_t> slot(static_cast<size_t>(seqs.num_seqs));
+    std::vector<int32_t> position(static_cast<size_t>(seqs.rows));
+    for (const auto& [to, from] : {std::pair(&begin, seqs.begin), std::pair(&slot, seqs.slot),
+                                   std::pair(&position, args.position)}) {
+      device_->download(to->data(), from, to->size() * sizeof(int32_t), stream);
+    }
+    stream.wait();
+    double tokens = 0;
+    for (size_t seq = 0; seq < slot.size(); ++seq) {
+      if (slot[seq] == 0 || begin[seq] == begin[seq + 1]) continue;
+      tokens += position[static_cast<size_t>(begin[seq + 1]) - 1] + 1;
+    }
+    return tokens;
+  }
+
   std::byte* take_memory(size_t bytes) override {
     Buffer buffer = inner_.allocate(bytes);
     std::byte* data = buffer.data();
@@ -99,6 +128,7 @@ class WatchedBackend : public Backend {
   HostMemory take_host_memory(size_t bytes) override { return inner_.allocate_host(bytes); }
 
   static inline std::optional<std::vector<OpCall>> calls_;
+  static inline Backend* device_ = nullptr;  // of the ops that are watched
   Backend& inner_;
   std::unordered_map<std::byte*, Buffer> buffers_;
 };

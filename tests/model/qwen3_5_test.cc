@@ -90,6 +90,7 @@ struct Public {
 TEST(Qwen35Config, HasThePublishedSize) {
   // 3 delta layers to one of attention: four layers and few tokens, the rest by multiplication.
   for (const Public& p : {Public{"qwen3.5-0.8b", 752'393'024, 18'874'368 + 1'327'104, 12'288},
+                          Public{"qwen3.5-2b", 1'881'825'088, 18'874'368 + 1'327'104, 12'288},
                           Public{"qwen3.5-9b", 8'953'803'264, 50'331'648 + 2'359'296, 32'768}}) {
     json config =
         read_json_file(std::string(RECURVE_SOURCE_DIR) + "/tests/configs/" + p.file + ".json", 1e6);
