@@ -25,6 +25,10 @@ CudaStream::CudaStream(int device, Use use) : device_(device) {
   void* memory = nullptr;
   CUDA_CHECK(cudaMalloc(&memory, kScratchBytes));
   scratch_ = static_cast<std::byte*>(memory);
+  if (starts_early_) {
+    CUDA_CHECK(cudaMalloc(&memory, kUnpackedBytes));
+    unpacked_ = static_cast<std::byte*>(memory);
+  }
   CUDA_CHECK(cudaMalloc(&memory, kCounters * sizeof(unsigned)));
   counters_ = static_cast<unsigned*>(memory);
   CUDA_CHECK(cudaMemsetAsync(counters_, 0, kCounters * sizeof(unsigned), handle_));
@@ -42,6 +46,7 @@ CudaStream::~CudaStream() {
   if (asleep_ != nullptr) cudaEventDestroy(asleep_);
   cudaStreamDestroy(handle_);
   cudaFree(scratch_);
+  cudaFree(unpacked_);
   cudaFree(counters_);
 }
 

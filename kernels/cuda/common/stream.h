@@ -32,6 +32,11 @@ class CudaStream : public Stream {
   // Memory of the device for what an op hands from one of its kernels to the next.
   std::span<std::byte> scratch() const { return {scratch_, kScratchBytes}; }
 
+  // Memory of the device for a matrix that is unpacked for one layer, or none.
+  std::span<std::byte> unpacked() const {
+    return {unpacked_, unpacked_ == nullptr ? 0 : kUnpackedBytes};
+  }
+
   // Counters that are 0 between kernels: for blocks that have to know which of them is the last.
   std::span<unsigned> counters() const { return {counters_, kCounters}; }
 
@@ -50,6 +55,7 @@ class CudaStream : public Stream {
   cudaStream_t handle_ = nullptr;
   cudaEvent_t asleep_ = nullptr;  // of a stream for copies
   std::byte* scratch_ = nullptr;
+  std::byte* unpacked_ = nullptr;
   unsigned* counters_ = nullptr;
   bool starts_early_ = false;
   int multiprocessors_ = 0;

@@ -24,14 +24,14 @@ std::string describe(const WeightFormat& format, const Shape& s, int rows) {
 constexpr int kMostRows = 300;
 
 struct Inputs {
-  Inputs(const Shape& s, uint64_t seed) {
+  Inputs(const Shape& s, uint64_t seed, int rows = kMostRows) {
     std::mt19937_64 random(seed);
     W = normal_floats(random, static_cast<size_t>(s.N) * s.K,
                       1 / std::sqrt(static_cast<float>(s.K)));
-    x = normal_floats(random, static_cast<size_t>(kMostRows) * s.K);
+    x = normal_floats(random, static_cast<size_t>(rows) * s.K);
     bias = normal_floats(random, s.N);
     norm = normal_floats(random, s.K, 0.3f, 1);
-    residual = normal_floats(random, static_cast<size_t>(kMostRows) * s.N);
+    residual = normal_floats(random, static_cast<size_t>(rows) * s.N);
   }
   std::vector<float> W, x, bias, norm, residual;
 };
@@ -98,6 +98,64 @@ TEST_P(LargePackedLinearTest, HasTheBitsOfTheLayerInBfloat) {
       ASSERT_TRUE(bit_equal(run(device, s, in, W, 1, 77),
                             {most.begin() + 77 * width, most.begin() + 78 * width}))
           << describe(*format, s, 1) << ", row 77";
+    }
+  }
+}
+
+// So many rows that the matrix is unpacked first, in one to eight pieces of K.
+TEST_P(LargePackedLinearTest, HasTheSameBitsWhereItIsUnpackedFirst) {
+  KernelDevice device = make_device();
+  constexpr int kRows = 1100, kFew = 70;
+  for (const WeightFormat* format : packed_formats()) {
+    for (const Shape& s : {Shape{15400, 264, false, true},
+                           {4096, 1032, true, true},
+                           {4104, 2056, false, true},
+                           {1028, 4096, false, true},
+                           {520, 8200, false, true}}) {
+      const Inputs in(s, 15, kRows);
+      const Packed packed(*format, in.W, s.N, s.K);
+      const DType type = packed.multiplied_as(device);
+      const auto values = device.array(stored(packed.unpacked, type));
+      const auto data = device.array(packed.data), scales = device.array(packed.scales);
+      const Matrix W = packed.matrix(data.data(), scales.data());
+      const std::vector<float> found = run(device, s, in, W, kRows);
+      ASSERT_TRUE(bit_equal(found, run(device, s, in, {type, s.N, s.K, values.data()}, kRows)))
+          << describe(*format, s, kRows);
+      const std::vector<float> few = run(device, s, in, W, kFew);
+      ASSERT_TRUE(std::equal(few.begin(), few.end(), found.begin()))
+          << describe(*format, s, kFew) << " and more rows";
+    }
+  }
+}
+
+// Layers that are queued one after the other unpack to the same memory.
+TEST_P(LargePackedLinearTest, UnpacksWhereTheLayerBeforeHasEnded) {
+  KernelDevice device = make_device();
+  constexpr int kRows = 1100, kLayers = 6;
+  const Shape s{4104, 2056, false, true};
+  const Inputs in(s, 16, kRows);
+  for (const WeightFormat* format : packed_formats()) {
+    const Packed packed(*format, in.W, s.N, s.K);
+    const auto data = device.array(packed.data), scales = device.array(packed.scales);
+    const auto x = device.array(in.x);
+    // Layer i has the rows of the matrix from 8 i on, which are where vectors begin.
+    const int outputs_of_layer = s.N - 8 * kLayers;
+    const auto layer = [&](int i, float* y) {
+      Matrix W = packed.matrix(data.data() + 8 * i * format->row_bytes(s.K),
+                               scales.data() + 8 * i * format->row_scales(s.K));
+      W.N = outputs_of_layer;
+      device.kernels().linear({.rows = kRows, .W = W, .x = x.data(), .y = y}, *device.stream);
+    };
+    std::vector<decltype(device.floats(1))> outputs;
+    for (int i = 0; i < kLayers; ++i) {
+      outputs.push_back(device.floats(static_cast<size_t>(kRows) * outputs_of_layer));
+    }
+    for (int i = 0; i < kLayers; ++i) layer(i, outputs[i].data());
+    for (int i = 0; i < kLayers; ++i) {
+      const auto alone = device.floats(static_cast<size_t>(kRows) * outputs_of_layer);
+      device.stream->wait();
+      layer(i, alone.data());
+      ASSERT_TRUE(bit_equal(outputs[i].read(), alone.read())) << format->name << ", layer " << i;
     }
   }
 }

@@ -22,6 +22,7 @@ using cuda::sm90::outputs_of_tile;
 using cuda::sm90::pieces_of;
 using cuda::sm90::plan_group;
 using cuda::sm90::plan_linear;
+using cuda::sm90::plan_unpacked;
 using cuda::sm90::takes_packed;
 using cuda::sm90::takes_plain;
 using cuda::sm90::TileConfig;
@@ -182,6 +183,22 @@ TEST(LinearPlan, PersistentBlocksTakeManyRowsOfOrdinaryLayers) {
   args = layer(4096, 4096, 8192);
   args.y = somewhere + 1;
   EXPECT_FALSE(persistent(args)) << "y where no vector begins";
+}
+
+TEST(LinearPlan, MatricesAreUnpackedForManyRowsWhereThereIsMemory) {
+  constexpr size_t kBytes = size_t{64} << 20;
+  const auto unpacked = [](const LinearArgs& args) {
+    return plan_unpacked(args, 132, kBytes).has_value();
+  };
+  LinearArgs args = layer(8192, 4096, 8192);
+  EXPECT_TRUE(unpacked(args));
+  args.W.N += 8;
+  EXPECT_FALSE(unpacked(args)) << "more values than there is memory for";
+  EXPECT_FALSE(unpacked(layer(8192, 4096, cuda::sm90::kFewestUnpackedRows - 1)));
+  args = layer(8192, 4096, 8192);
+  args.soft_cap = 30;
+  EXPECT_FALSE(unpacked(args)) << "what no persistent block does";
+  EXPECT_FALSE(plan_unpacked(layer(8192, 4096, 8192), 132, 0)) << "no memory";
 }
 
 // Rows of W of a tile, and the tiling; or the persistent blocks.

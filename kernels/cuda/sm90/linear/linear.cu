@@ -70,7 +70,7 @@ void linear_rows(const LinearArgs& args, const Rows& x, Stream& stream) {
   const LinearPlan plan =
       plan_linear(args, {.multiprocessors = static_cast<CudaStream&>(stream).multiprocessors(),
                          .clusters_at_once = plain_clusters_at_once});
-  if (plan.persistent) return launch_persistent(*plan.persistent, args, x, stream);
+  if (plan.persistent) return launch_persistent(*plan.persistent, args, x, false, stream);
   with_tiling<PlainWeights>(plan.tiles.tiling,
                             [&]<typename T>(T) { launch_linear<T>(args, x, plan.tiles, stream); });
 }

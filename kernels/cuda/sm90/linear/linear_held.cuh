@@ -53,6 +53,24 @@ struct Int8Weights {
   static constexpr int kRowBytes = 64, kStep = 64, kMostSpan = 2;
   using Scale = uint16_t;  // in bf16
 
+  // two: q, each in 16 bits. scale: twice.
+  __device__ static uint32_t two_values(uint32_t two, uint32_t scale) {
+    // 128 and the last seven bits of q, less 128 or, where its first bit is set, 256.
+    const uint32_t q =
+        minus_bf16(masked_or<0x007f007f>(two, kTwoOf128), masked_or<0x00800080>(two, kTwoOf128));
+    uint32_t values;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(values) : "r"(q), "r"(scale));
+    return values;
+  }
+  // Eight columns from one at a multiple of eight on, of a row at W.
+  __device__ static uint4 eight_values(const std::byte* W, int column, Scale scale) {
+    const uint2 q = __ldcs(reinterpret_cast<const uint2*>(W + column));
+    const uint32_t s = __byte_perm(scale, 0, 0x1010);
+    return make_uint4(
+        two_values(__byte_perm(q.x, 0, 0x4140), s), two_values(__byte_perm(q.x, 0, 0x4342), s),
+        two_values(__byte_perm(q.y, 0, 0x4140), s), two_values(__byte_perm(q.y, 0, 0x4342), s));
+  }
+
   // W: the stage. row: the lane's first. box: of the stage.
   template <int kSpan>
   __device__ static void unpack(HeldBox& values, const std::byte* W, int row, int box,
@@ -69,11 +87,7 @@ struct Int8Weights {
           const uint32_t two = __byte_perm(load_u16((from ^ (box * kRowBytes + step * 16)) +
                                                     8 * r * kSpan * kRowBytes + half * 8),
                                            0, 0x4140);
-          // 128 and the last seven bits of q, less 128 or, where its first bit is set, 256.
-          const uint32_t q = minus_bf16(masked_or<0x007f007f>(two, kTwoOf128),
-                                        masked_or<0x00800080>(two, kTwoOf128));
-          uint32_t& value = values[step][2 * half + r];
-          asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(value) : "r"(q), "r"(scale));
+          values[step][2 * half + r] = two_values(two, scale);
         }
       }
     }
@@ -86,8 +100,26 @@ struct Int4Weights {
   static constexpr int kRowBytes = 32, kStep = 32, kMostSpan = 4;
   using Scale = uint32_t;  // scale and minimum in bf16
 
-  // As of int8. The lowest bits of 128 in bf16 count ones: 128 + q, less 128, is exact, and the sum
-  // of s q and m is rounded once.
+  // two: q in the last four bits of 16 each. scale, least: twice. The lowest bits of 128 in bf16
+  // count ones: 128 + q, less 128, is exact, and the sum of s q and m is rounded once.
+  __device__ static uint32_t two_values(uint32_t two, uint32_t scale, uint32_t least) {
+    const uint32_t q = minus_bf16(masked_or<0x000f000f>(two, kTwoOf128), kTwoOf128);
+    uint32_t values;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(values) : "r"(q), "r"(scale), "r"(least));
+    return values;
+  }
+  // As of int8.
+  __device__ static uint4 eight_values(const std::byte* W, int column, Scale scale) {
+    const int group = column / kBoxK, step = column % kBoxK / 16;
+    const uint4 words = __ldg(
+        reinterpret_cast<const uint4*>(W + group * kRowBytes + column % 16 * sizeof(uint16_t)));
+    const uint32_t s = __byte_perm(scale, 0, 0x1010), least = __byte_perm(scale, 0, 0x3232);
+    return make_uint4(
+        two_values(words.x >> 4 * step, s, least), two_values(words.y >> 4 * step, s, least),
+        two_values(words.z >> 4 * step, s, least), two_values(words.w >> 4 * step, s, least));
+  }
+
+  // As of int8.
   template <int kSpan>
   __device__ static void unpack(HeldBox& values, const std::byte* W, int row, int box,
                                 const uint32_t (&scales)[2]) {
@@ -104,10 +136,7 @@ struct Int4Weights {
             load_u32((from ^ (box * kRowBytes + half * 16)) + 8 * r * kSpan * kRowBytes);
 #pragma unroll
         for (int step = 0; step < kBoxK / 16; ++step) {
-          const uint32_t q =
-              minus_bf16(masked_or<0x000f000f>(words >> 4 * step, kTwoOf128), kTwoOf128);
-          uint32_t& value = values[step][2 * half + r];
-          asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(value) : "r"(q), "r"(scale), "r"(least));
+          values[step][2 * half + r] = two_values(words >> 4 * step, scale, least);
         }
       }
     }

@@ -7,6 +7,7 @@
 #include "kernels/check.h"
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm90/linear/linear_kernel.cuh"
+#include "kernels/cuda/sm90/linear/linear_persistent.h"
 #include "kernels/cuda/sm90/linear/linear_plan.h"
 #include "kernels/cuda/sm90/tensor_map.h"
 #include "kernels/weight_format.h"
@@ -209,12 +210,54 @@ void launch_linear(const LinearArgs& args, const Rows& x, const TileConfig& conf
       maps.W, maps.x, maps.first_x, params);
 }
 
+// Unpacks a matrix to bf16, (N, K): so many rows a block, side by side. K is a multiple of 8.
+constexpr int kUnpackThreads = 256, kUnpackRows = 4;
+template <typename Weights>
+__global__ void __launch_bounds__(kUnpackThreads)
+    unpack_kernel(const std::byte* W, const typename Weights::Scale* scales, int N, int K,
+                  uint16_t* to) {
+  let_next_start();
+  const int groups = (K + kBoxK - 1) / kBoxK, first = static_cast<int>(blockIdx.x) * kUnpackRows;
+  bool waited = false;
+  for (int column = static_cast<int>(threadIdx.x) * 8; column < K; column += kUnpackThreads * 8) {
+    uint4 values[kUnpackRows];
+#pragma unroll
+    for (int i = 0; i < kUnpackRows; ++i) {
+      const int64_t row = min(first + i, N - 1);
+      values[i] = Weights::eight_values(W + row * groups * Weights::kRowBytes, column,
+                                        __ldg(scales + row * groups + column / kBoxK));
+    }
+    if (!waited) wait_for_previous();
+    waited = true;
+#pragma unroll
+    for (int i = 0; i < kUnpackRows; ++i) {
+      if (first + i >= N) break;
+      *reinterpret_cast<uint4*>(to + int64_t{first + i} * K + column) = values[i];
+    }
+  }
+  if (!waited) wait_for_previous();
+}
+
 // Launches the layer of packed weights as it is planned.
 template <typename Weights>
 void launch_planned(const LinearArgs& args, const Rows& x, Stream& stream) {
-  const LinearPlan plan =
-      plan_linear(args, {.multiprocessors = static_cast<CudaStream&>(stream).multiprocessors(),
-                         .clusters_at_once = clusters_at_once<Weights>});
+  auto& device = static_cast<CudaStream&>(stream);
+  const int multiprocessors = device.multiprocessors();
+  if (const auto plan = plan_unpacked(args, multiprocessors, device.unpacked().size())) {
+    LinearArgs unpacked = args;
+    unpacked.W = {
+        .dtype = DType::kBF16, .N = args.W.N, .K = args.W.K, .data = device.unpacked().data()};
+    launch_early(stream, "linear, unpacking", unpack_kernel<Weights>,
+                 {.grid = static_cast<unsigned>(ceil_div(args.W.N, int64_t{kUnpackRows})),
+                  .threads = kUnpackThreads},
+                 static_cast<const std::byte*>(args.W.data),
+                 static_cast<const typename Weights::Scale*>(args.W.scales),
+                 static_cast<int>(args.W.N), static_cast<int>(args.W.K),
+                 reinterpret_cast<uint16_t*>(device.unpacked().data()));
+    return launch_persistent(*plan, unpacked, x, true, stream);
+  }
+  const LinearPlan plan = plan_linear(
+      args, {.multiprocessors = multiprocessors, .clusters_at_once = clusters_at_once<Weights>});
   CHECK(!plan.persistent);
   with_tiling<Weights>(plan.tiles.tiling,
                        [&]<typename T>(T) { launch_linear<T>(args, x, plan.tiles, stream); });

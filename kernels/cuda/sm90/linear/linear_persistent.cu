@@ -9,7 +9,7 @@ namespace {
 int multiprocessors(Stream& stream) { return static_cast<CudaStream&>(stream).multiprocessors(); }
 
 template <typename T>
-PersistentParams params_of(const LinearArgs& args, const Rows& x, int sharers) {
+PersistentParams params_of(const LinearArgs& args, const Rows& x, int sharers, bool made) {
   const int boxes = ceil_div(args.W.K, kBoxK), box_rows = T::kTileM / 2;
   const int tile_step = args.swiglu ? box_rows : T::kTileM;
   return {.box_rows = box_rows,
@@ -22,6 +22,7 @@ PersistentParams params_of(const LinearArgs& args, const Rows& x, int sharers) {
           .row_tiles = ceil_div(args.rows, sharers * T::kRows),
           .band = 8,
           .sharers = sharers,
+          .made = made,
           .outputs = {.rows = args.rows,
                       .count = static_cast<int>(args.outputs()),
                       .swiglu = args.swiglu,
@@ -33,8 +34,8 @@ PersistentParams params_of(const LinearArgs& args, const Rows& x, int sharers) {
 }
 
 template <typename T>
-void launch(const LinearArgs& args, const Rows& x, int sharers, Stream& stream) {
-  const PersistentParams params = params_of<T>(args, x, sharers);
+void launch(const LinearArgs& args, const Rows& x, int sharers, bool made, Stream& stream) {
+  const PersistentParams params = params_of<T>(args, x, sharers, made);
   const int clusters = std::min(params.tiles(), multiprocessors(stream) / sharers);
   CHECK(params.boxes > (params.pieces - 1) * params.piece_boxes);
   abort_if_failed(cudaFuncSetAttribute(persistent_kernel<T>,
@@ -51,17 +52,18 @@ void launch(const LinearArgs& args, const Rows& x, int sharers, Stream& stream) 
 
 }  // namespace
 
-void launch_persistent(const PersistentPlan& plan, const LinearArgs& args, const Rows& x,
+void launch_persistent(const PersistentPlan& plan, const LinearArgs& args, const Rows& x, bool made,
                        Stream& stream) {
   const int pieces = pieces_of(args.W);
   if (pieces > 4) {
     return launch<PersistentTiling<kPersistentTileMOfMany, kMostPieces>>(args, x, plan.sharers,
-                                                                         stream);
+                                                                         made, stream);
   }
   if (pieces > 2)
-    return launch<PersistentTiling<kPersistentTileMOfMany, 4>>(args, x, plan.sharers, stream);
+    return launch<PersistentTiling<kPersistentTileMOfMany, 4>>(args, x, plan.sharers, made, stream);
   const auto launch_if = [&]<int kTileM>() {
-    if (plan.tile_m == kTileM) launch<PersistentTiling<kTileM, 2>>(args, x, plan.sharers, stream);
+    if (plan.tile_m == kTileM)
+      launch<PersistentTiling<kTileM, 2>>(args, x, plan.sharers, made, stream);
   };
   [&]<size_t... i>(std::index_sequence<i...>) {
     (launch_if.template operator()<kPersistentTileMs[i]>(), ...);

@@ -36,6 +36,7 @@ struct PersistentParams {
   int row_tiles;                        // and along x: those of a cluster count as one
   int band;     // so many of row_tiles are gone through together, for the L2 cache's sake
   int sharers;  // blocks of a cluster, which have the same rows of W: 1 or 2
+  bool made;    // W is written by the kernel before this one
   Outputs outputs;
 
   __host__ __device__ int tiles() const { return columns * row_tiles; }
@@ -92,7 +93,7 @@ struct TileLoader {
     RingStage stage;
     bool begun = false;
     for_each_tile<T>(params, [&](const Tile& tile) {
-      const int ahead = begun ? 0 : min(params.boxes, T::kStages);
+      const int ahead = begun || params.made ? 0 : min(params.boxes, T::kStages);
       for (int i = 0; i < ahead; ++i) load_weights(tile, i, i);
       if (!begun) wait_for_previous();
       begun = true;

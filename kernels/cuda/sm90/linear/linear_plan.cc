@@ -203,6 +203,13 @@ std::optional<PersistentPlan> plan_persistent(const LinearArgs& args, int multip
   return best;
 }
 
+std::optional<PersistentPlan> plan_unpacked(const LinearArgs& args, int multiprocessors,
+                                            size_t bytes) {
+  const auto values = static_cast<size_t>(args.W.N * args.W.K);
+  if (args.rows < kFewestUnpackedRows || values > bytes / sizeof(uint16_t)) return std::nullopt;
+  return plan_persistent(args, multiprocessors);
+}
+
 // Up to 64 rows weights are what takes time. With several blocks on a multiprocessor another's
 // weights come while one ends, or those of the next kernel.
 LinearPlan plan_linear(const LinearArgs& args, const GpuRoom& gpu) {

@@ -111,6 +111,13 @@ constexpr int kStagedColumns = 32;
 // linear_kernel.cuh does.
 std::optional<PersistentPlan> plan_persistent(const LinearArgs& args, int multiprocessors);
 
+// The persistent blocks for a layer of packed weights that are unpacked to bf16 in memory of so
+// many bytes first: where rows are so many that this takes less than unpacking them for each tile.
+// The layer has the same bits.
+constexpr int kFewestUnpackedRows = 1024;
+std::optional<PersistentPlan> plan_unpacked(const LinearArgs& args, int multiprocessors,
+                                            size_t bytes);
+
 struct LinearPlan {
   TileConfig tiles;
   std::optional<PersistentPlan> persistent;  // instead of the tiles, where these take more time
