@@ -157,6 +157,11 @@ void check_attention(const AttentionConfig& c, Backend& backend, std::string_vie
   require_ops(backend, family, {"linear", "positions", "append", "paged_attention"});
   if (c.head_norms) require_ops(backend, family, {"head_rms_norm"});
   if (c.rotary.channels > 0) require_ops(backend, family, {"rotary"});
+  PagedAttentionArgs sizes{};
+  sizes.H = static_cast<int>(c.H);
+  sizes.HK = static_cast<int>(c.HK);
+  sizes.D = static_cast<int>(c.head);
+  require_sizes(backend, family, sizes);
 }
 
 void add_arrays(const AttentionConfig& c, int layer, StateLayout& layout) {

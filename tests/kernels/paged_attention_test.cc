@@ -369,6 +369,7 @@ TEST_P(PagedAttentionTest, SlotZeroIsNeitherReadNorWritten) {
 }
 
 RECURVE_ON_EACH_DEVICE(PagedAttentionTest);
+RECURVE_ON_CUDA(PagedAttentionTest);
 
 // A page that a session does not have is a bug of the caller: it is never read or written.
 TEST(PagedAttentionDeathTest, PagesThatASessionDoesNotHaveEndTheProcess) {

@@ -1,4 +1,5 @@
 #include "kernels/cuda/common/stream.h"
+#include "kernels/cuda/sm80/attention/paged_attention.h"
 #include "kernels/cuda/sm80/attention/ring_attention.h"
 #include "kernels/cuda/sm80/channels/selective_scan.cuh"
 #include "kernels/cuda/sm80/limits.h"
@@ -74,6 +75,9 @@ void set_limits(Kernels& kernels, size_t shared_memory) {
     if (bytes_of_ring_row(a) <= kScratchBytes) return "";
     return "a window of " + std::to_string(a.W) + " rows of " + std::to_string(a.H) +
            " heads, for which its memory is too small";
+  };
+  kernels.paged_attention.cannot = [](const PagedAttentionArgs& a) -> std::string {
+    return a.D > kMostPagedChannels ? too_many("channels a head", a.D, kMostPagedChannels) : "";
   };
 }
 

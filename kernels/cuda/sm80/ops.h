@@ -41,6 +41,8 @@ void run(const DeltaGateArgs& args, Stream& stream);
 void run(const DeltaRuleArgs& args, Stream& stream);
 void run(const RgLruArgs& args, Stream& stream);
 void run(const RingAttentionArgs& args, Stream& stream);
+void run(const AppendArgs& args, Stream& stream);
+void run(const PagedAttentionArgs& args, Stream& stream);
 void run(const TakeTokensArgs& args, Stream& stream);
 void run(const SampleArgs& args, Stream& stream);
 

@@ -1,0 +1,687 @@
+#include <algorithm>
+
+#include "kernels/cuda/common/dependency.cuh"
+#include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/sm80/attention/paged_attention.h"
+#include "kernels/cuda/sm80/attention/pages.cuh"
+#include "kernels/cuda/sm80/attention/part_sums.cuh"
+#include "kernels/cuda/sm80/tile.cuh"
+
+// Attention over pages of bf16 on the tensor cores. A tile is queries of one sequence that share a
+// head of keys: those of its rows, a row's heads next to each other. Queries are cut into
+// three bf16 values each, which is all of them, and weights into two, which leaves 2^-18 of them;
+// keys and values are what they are.
+//
+// Every query goes through the pages of a part in order, with the largest score so far (Milakov and
+// Gimelshein 2018; Dao 2023, sec. 3.1), and every score and every sum of a query is the same
+// sequence of products, whatever the tile's other queries are and however many it has. So small
+// tiles of single steps and large ones of prompts give the same bits, and parts may be joined by
+// the block that computed them or by another kernel.
+namespace recurve::cuda::sm80 {
+namespace {
+
+constexpr int kPage = static_cast<int>(kPageTokens);
+constexpr int kPartPages = kAttentionPart / kPage;
+constexpr int kKeyWarps = 4;                  // side by side along the keys of a page
+constexpr int kWarpKeys = kPage / kKeyWarps;  // of a warp, as two tiles of 8
+
+// kD: channels in shared memory, with zeros behind a head's. kRowWarps x kTiles x 16 queries.
+// kBuffers: pages of keys or of values in shared memory.
+template <int kChannels, int kRowWarpsOf, int kTilesOf, int kBuffersOf>
+struct Shape {
+  static constexpr int kD = kChannels, kRowWarps = kRowWarpsOf, kTiles = kTilesOf;
+  static constexpr int kBuffers = kBuffersOf;
+  static constexpr int kQueries = 16 * kRowWarps * kTiles;
+  static constexpr int kThreads = kWarpSize * kKeyWarps * kRowWarps;
+  static constexpr int kWarpChannels = kD / kKeyWarps;
+  static constexpr int kChannelTiles = kWarpChannels / 8;
+  static constexpr int kPageValues = kPage * kD;
+  struct Shared {
+    uint16_t q[3][kQueries * kD];           // parts, the largest first, swizzled for TileMatrix
+    uint16_t weights[2][kQueries * kPage];  // swizzled, too
+    uint16_t pages[kBuffers][kPageValues];  // keys (kD, kPage), values (kPage, kD)
+    float largest[kKeyWarps][kQueries], sums[kKeyWarps][kQueries];
+  };
+};
+
+// Rows [begin, end) of a sequence, at these positions. Parts of all its rows before `row`.
+struct Sequence {
+  int begin, end, slot;
+  int position;  // of the first row
+
+  __device__ int64_t parts_before(int64_t row) const {
+    return parts_to(position + (row - begin)) - parts_to(position);
+  }
+
+ private:
+  // Of rows at positions 0 to `count` - 1.
+  __device__ static int64_t parts_to(int64_t count) {
+    const int64_t full = count / kAttentionPart, rest = count % kAttentionPart;
+    return kAttentionPart * (full * (full + 1) / 2) + rest * (full + 1);
+  }
+};
+__device__ Sequence sequence_at(const PagedAttentionArgs& a, int number) {
+  const int begin = a.seqs.begin[number];
+  return {begin, a.seqs.begin[number + 1], a.seqs.slot[number], a.position[begin]};
+}
+
+// The parts of all rows of sequences before this one. All threads.
+__device__ int64_t parts_before(const PagedAttentionArgs& a, int number) {
+  __shared__ unsigned long long all;
+  if (threadIdx.x == 0) all = 0;
+  __syncthreads();
+  for (int i = threadIdx.x; i < number; i += blockDim.x) {
+    const Sequence seq = sequence_at(a, i);
+    if (seq.slot != 0) {
+      atomicAdd(&all, static_cast<unsigned long long>(seq.parts_before(seq.end)));
+    }
+  }
+  __syncthreads();
+  return static_cast<int64_t>(all);
+}
+
+// What parts leave where several blocks share the parts of a tile: of each part of each row, in
+// their order, the largest score, the sum of weights and D sums of values of each head. Sequences
+// whose parts are more than the memory has are attended to by one block a tile.
+struct PartMemory {
+  float* data;
+  int64_t parts;  // that there is memory for
+  int splits;     // blocks of a tile; 1: none of this is used
+
+  __device__ bool has(int64_t before, const Sequence& seq) const {
+    return before + seq.parts_before(seq.end) <= parts;
+  }
+  __device__ float* at(const PagedAttentionArgs& a, int64_t part, int head) const {
+    return data + (part * a.H + head) * (a.D + 2);
+  }
+};
+
+// Queries [first, first + count) of a sequence and a head of keys.
+struct Tile {
+  Sequence seq;
+  int number;  // of the sequence
+  int shared_by, key_head;
+  int first, count;
+
+  __device__ int64_t row(int query) const { return seq.begin + (first + query) / shared_by; }
+  __device__ int head(int query) const {
+    return key_head * shared_by + (first + query) % shared_by;
+  }
+  __device__ int position(int query) const {
+    return seq.position + (first + min(query, count - 1)) / shared_by;
+  }
+};
+
+// Tiles before that of a sequence's first query: at least as many as there are, whatever the
+// lengths of sequences are, so that a launch does not depend on them.
+template <int kQueries>
+__host__ __device__ int64_t tiles_before(int64_t rows, int shared_by, int sequences) {
+  return rows * shared_by / kQueries + sequences;
+}
+
+// The last tiles, which have most to do, come first.
+template <int kQueries>
+__device__ Tile tile_of(const PagedAttentionArgs& a) {
+  const int64_t block = gridDim.x - 1 - blockIdx.x, tile = block / a.HK;
+  const int shared_by = a.H / a.HK;
+  int low = 0, high = a.seqs.num_seqs;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    const bool before = tiles_before<kQueries>(a.seqs.begin[middle], shared_by, middle) <= tile;
+    (before ? low : high) = middle;
+  }
+  const Sequence seq = sequence_at(a, low);
+  const int64_t first = (tile - tiles_before<kQueries>(seq.begin, shared_by, low)) * kQueries;
+  const int64_t queries = static_cast<int64_t>(seq.end - seq.begin) * shared_by;
+  const int64_t count = min(queries - first, static_cast<int64_t>(kQueries));
+  return {seq,
+          low,
+          shared_by,
+          static_cast<int>(block % a.HK),
+          static_cast<int>(first),
+          static_cast<int>(count)};
+}
+
+// The pages that a block goes through: all of parts first, first + step ...
+struct PageWalk {
+  int first, step;
+  int parts, count;  // parts of the tile's last query, and pages of this block
+
+  __device__ PageWalk(int first_part, int every, int last_position)
+      : first(first_part), step(every), parts(last_position / kAttentionPart + 1) {
+    const int mine = first < parts ? (parts - 1 - first) / step + 1 : 0;
+    const bool has_last = mine > 0 && first + (mine - 1) * step == parts - 1;
+    count = mine * kPartPages - (has_last ? parts * kPartPages - (last_position / kPage + 1) : 0);
+  }
+  __device__ int part(int i) const { return first + i / kPartPages * step; }
+  __device__ int page(int i) const { return part(i) * kPartPages + i % kPartPages; }
+};
+
+// Where the 8 values from column 8 `piece` of a row begin.
+template <int kWidth>
+__device__ int value_at(int row, int piece) {
+  return row * kWidth + 8 * (piece ^ row % 8);
+}
+
+__device__ bool is_unbounded(uint32_t value) { return (value & 0x7f80u) == 0x7f80u; }
+
+// Two values in bf16, with zeros where they are infinite or NaN.
+__device__ uint32_t bounded(uint32_t pair) {
+  if (is_unbounded(pair)) pair &= 0xffff0000u;
+  return is_unbounded(pair >> 16) ? pair & 0xffffu : pair;
+}
+__device__ uint4 bounded(const uint4& v) {
+  return make_uint4(bounded(v.x), bounded(v.y), bounded(v.z), bounded(v.w));
+}
+__device__ bool has_unbounded(const uint4& v) {
+  const uint4 b = bounded(v);
+  return b.x != v.x || b.y != v.y || b.z != v.z || b.w != v.w;
+}
+
+// The nearest pair of bf16 values; x and y are what remains.
+__device__ uint32_t cut_pair(float& x, float& y) {
+  const uint32_t pair = round_bf16(x, y);
+  x = __fsub_rn(x, __uint_as_float(pair << 16));
+  y = __fsub_rn(y, __uint_as_float(pair & 0xffff0000u));
+  return pair;
+}
+
+__device__ float quad_max(float x) {
+  x = max_of(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return max_of(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+__device__ float quad_sum(float x) {
+  x = __fadd_rn(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return __fadd_rn(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+// A block's work on its tile. Warps have 16 kTiles queries each; of these they compute the products
+// with kWarpKeys keys of a page, then the sums of kWarpChannels channels. A lane has rows g and
+// g + 8 of each tile of 16, see tile.cuh; its queries are numbered 2 tile + half.
+template <typename S>
+class TileBlock {
+ public:
+  static constexpr int kLaneQueries = 2 * S::kTiles;
+  using Sums = float[S::kTiles][S::kChannelTiles][4];
+
+  __device__ TileBlock(const PagedAttentionArgs& args, const Tile& tile, typename S::Shared& shared)
+      : a_(args),
+        tile_(tile),
+        s_(shared),
+        key_warp_(static_cast<int>(threadIdx.x) / kWarpSize % kKeyWarps),
+        first_query_(static_cast<int>(threadIdx.x) / kWarpSize / kKeyWarps * 16 * S::kTiles),
+        lane_row_(static_cast<int>(threadIdx.x) % kWarpSize / 4),
+        lane_column_(static_cast<int>(threadIdx.x) % 4 * 2),
+        first_position_(tile.position(0)),
+        last_position_(tile.position(tile.count - 1)) {
+#pragma unroll
+    for (int i = 0; i < kLaneQueries; ++i) positions_[i] = tile.position(query(i));
+  }
+
+  __device__ void run(const PartMemory& memory, int split, int splits, int64_t parts_before) {
+    const PageWalk walk(split, splits, last_position_);
+    if (walk.count == 0) return;
+#pragma unroll
+    for (int i = 0; i < S::kBuffers - 1; ++i) load(walk, i);
+    read_queries();
+    Sums all;
+    PartSums joined[kLaneQueries];
+    for (int i = 0; i < walk.count; ++i) {
+      if (i % kPartPages == 0) begin_part();
+      wait_for_load();
+      __syncthreads();
+      load(walk, 2 * i + S::kBuffers - 1);
+      weigh(s_.pages[2 * i % S::kBuffers], walk.page(i) * kPage);
+      wait_for_load();
+      clear_unbounded(s_.pages[(2 * i + 1) % S::kBuffers], walk.page(i) * kPage);
+      load(walk, 2 * i + S::kBuffers);
+      add_values(s_.pages[(2 * i + 1) % S::kBuffers]);
+      if (i % kPartPages != kPartPages - 1 && i + 1 != walk.count) continue;
+      if (splits > 1) {
+        write_part(memory, parts_before, walk.part(i));
+      } else {
+        join(walk.part(i), joined, all);
+      }
+    }
+    if (splits == 1) write(joined, all);
+  }
+
+ private:
+  __device__ int query(int i) const { return first_query_ + i / 2 * 16 + i % 2 * 8 + lane_row_; }
+
+  __device__ void read_queries() {
+    constexpr int kPairs = S::kD / 2;
+    for (int x = threadIdx.x; x < S::kQueries * kPairs; x += S::kThreads) {
+      const int row = x / kPairs, d = x % kPairs * 2;
+      float2 pair = make_float2(0, 0);
+      if (row < tile_.count && d < a_.D) {
+        const float* q = query_of(a_, tile_.row(row), tile_.head(row)) + d;
+        pair = make_float2(q[0], q[1]);
+      }
+      const int at = value_at<S::kD>(row, d / 8) + d % 8;
+#pragma unroll
+      for (int part = 0; part < 3; ++part) {
+        *reinterpret_cast<uint32_t*>(s_.q[part] + at) = cut_pair(pair.x, pair.y);
+      }
+    }
+  }
+
+  // Starts the copy of keys (even numbers) or values of a page of the walk, or of nothing behind
+  // its end.
+  __device__ void load(const PageWalk& walk, int number) {
+    if (number < 2 * walk.count) {
+      const int index = walk.page(number / 2);
+      uint16_t* const to = s_.pages[number % S::kBuffers];
+      const int64_t of_head = static_cast<int64_t>(tile_.key_head) * kPage * a_.D;
+      const PagedData& paged = number % 2 == 0 ? a_.keys : a_.values;
+      const int32_t page = page_of(paged, tile_.seq.slot, index);
+      const uint16_t* from = page_at<uint16_t>(paged, page) + of_head;
+      number % 2 == 0 ? load_keys(to, from) : load_values(to, from, index * kPage);
+    }
+    commit_copies();
+  }
+  __device__ void load_keys(uint16_t* to, const uint16_t* from) {
+    constexpr int kPieces = kPage / 8;
+#pragma unroll 4
+    for (int x = threadIdx.x; x < S::kD * kPieces; x += S::kThreads) {
+      const int d = x / kPieces;
+      const bool exists = d < a_.D;
+      copy_16_bytes(shared_address(to + value_at<kPage>(d, x % kPieces)),
+                    exists ? from + 8 * x : from, exists ? 16 : 0);
+    }
+  }
+  // Zeros where no query of the tile sees the token: what is there may be anything.
+  __device__ void load_values(uint16_t* to, const uint16_t* from, int first_key) {
+    constexpr int kPieces = S::kD / 8;
+#pragma unroll 4
+    for (int x = threadIdx.x; x < kPage * kPieces; x += S::kThreads) {
+      const int token = x / kPieces, piece = x % kPieces;
+      const bool exists = 8 * piece < a_.D && first_key + token <= last_position_;
+      copy_16_bytes(shared_address(to + value_at<S::kD>(token, piece)),
+                    exists ? from + token * a_.D + 8 * piece : from, exists ? 16 : 0);
+    }
+  }
+  __device__ static void wait_for_load() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(S::kBuffers - 2) : "memory");
+  }
+
+  __device__ void begin_part() {
+#pragma unroll
+    for (int i = 0; i < kLaneQueries; ++i) largest_[i] = -INFINITY, weights_[i] = 0;
+#pragma unroll
+    for (int t = 0; t < S::kTiles; ++t) {
+#pragma unroll
+      for (int n = 0; n < S::kChannelTiles; ++n) {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) sums_[t][n][c] = 0;
+      }
+    }
+  }
+
+  // The weights of a page's keys, to shared memory, once the sums before are scaled to the new
+  // largest score.
+  __device__ void weigh(const uint16_t* keys, int first_key) {
+    float scores[S::kTiles][2][4];
+    multiply_keys(keys, scores);
+#pragma unroll
+    for (int i = 0; i < kLaneQueries; ++i) {
+      float largest = -INFINITY;
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        float& score = scores[i / 2][c / 2][i % 2 * 2 + c % 2];
+        const int key = first_key + kWarpKeys * key_warp_ + c / 2 * 8 + lane_column_ + c % 2;
+        score = key <= positions_[i] ? __fmul_rn(a_.scale, score) : -INFINITY;
+        largest = max_of(largest, score);
+      }
+      largest = quad_max(largest);
+      if (lane_column_ == 0) s_.largest[key_warp_][query(i)] = largest;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kLaneQueries; ++i) {
+      float largest = largest_[i];
+#pragma unroll
+      for (int w = 0; w < kKeyWarps; ++w) largest = max_of(largest, s_.largest[w][query(i)]);
+      // A query that has not seen a key yet has nothing to be scaled.
+      const float from = largest == -INFINITY ? 0 : largest;
+      scale_[i] = expf(__fsub_rn(largest_[i], from));
+      largest_[i] = largest;
+      float sum = 0;
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        const float* score = scores[i / 2][n] + i % 2 * 2;
+        float x = expf(__fsub_rn(score[0], from)), y = expf(__fsub_rn(score[1], from));
+        sum = __fadd_rn(sum, __fadd_rn(x, y));
+        const int at = value_at<kPage>(query(i), kWarpKeys / 8 * key_warp_ + n) + lane_column_;
+        *reinterpret_cast<uint32_t*>(s_.weights[0] + at) = cut_pair(x, y);
+        *reinterpret_cast<uint32_t*>(s_.weights[1] + at) = cut_pair(x, y);
+      }
+      sum = quad_sum(sum);
+      if (lane_column_ == 0) s_.sums[key_warp_][query(i)] = sum;
+#pragma unroll
+      for (int n = 0; n < S::kChannelTiles; ++n) {
+        float* of_row = sums_[i / 2][n] + i % 2 * 2;
+        of_row[0] = __fmul_rn(of_row[0], scale_[i]);
+        of_row[1] = __fmul_rn(of_row[1], scale_[i]);
+      }
+    }
+  }
+
+  // Products of four steps are added to those before by themselves: the tensor cores round sums
+  // towards zero.
+  __device__ void multiply_keys(const uint16_t* keys, float (&scores)[S::kTiles][2][4]) {
+    const TileMatrix<S::kD> q[3] = {TileMatrix<S::kD>(s_.q[0]), TileMatrix<S::kD>(s_.q[1]),
+                                    TileMatrix<S::kD>(s_.q[2])};
+    const TileMatrix<kPage> k(keys);
+    for_each_score([&](int t, int n, int c) { scores[t][n][c] = 0; });
+#pragma unroll 1
+    for (int first = 0; first < S::kD; first += 64) {
+      float large[S::kTiles][2][4], small[S::kTiles][2][4];
+      for_each_score([&](int t, int n, int c) { large[t][n][c] = small[t][n][c] = 0; });
+#pragma unroll
+      for (int d = first; d < first + 64; d += 16) {
+        uint32_t b[4];
+        k.load_right_as_it_lies(b, d, kWarpKeys * key_warp_);
+#pragma unroll
+        for (int t = 0; t < S::kTiles; ++t) {
+#pragma unroll
+          for (int part = 2; part >= 0; --part) {
+            uint32_t a[4];
+            q[part].load_left(a, first_query_ + 16 * t, d);
+            float(&sums)[2][4] = part == 0 ? large[t] : small[t];
+            multiply_bf16(sums[0], a, b[0], b[1]);
+            multiply_bf16(sums[1], a, b[2], b[3]);
+          }
+        }
+      }
+      for_each_score([&](int t, int n, int c) {
+        scores[t][n][c] = __fadd_rn(scores[t][n][c], __fadd_rn(large[t][n][c], small[t][n][c]));
+      });
+    }
+  }
+  template <typename Visit>
+  __device__ static void for_each_score(Visit visit) {
+#pragma unroll
+    for (int t = 0; t < S::kTiles; ++t) {
+#pragma unroll
+      for (int c = 0; c < 8; ++c) visit(t, c / 4, c % 4);
+    }
+  }
+
+  // Waits for all threads, and sees that no value that some query of the tile does not see is
+  // infinite or NaN, as it would be multiplied by 0. Sums of queries that see it become NaN.
+  __device__ void clear_unbounded(uint16_t* values, int first_key) {
+    constexpr int kPieces = S::kD / 8;
+    const bool seen_by_all = first_key + kPage - 1 <= first_position_;
+    bool found = false;
+    if (!seen_by_all) {
+      for (int x = threadIdx.x; x < kPage * kPieces; x += S::kThreads) {
+        const int token = x / kPieces;
+        if (first_key + token <= first_position_) continue;
+        const uint16_t* piece = values + value_at<S::kD>(token, x % kPieces);
+        found |= has_unbounded(*reinterpret_cast<const uint4*>(piece));
+      }
+    }
+    if (__syncthreads_or(found) == 0) return;
+    for (int token = 0; token < kPage; ++token) {
+      if (first_key + token > first_position_) spoil_sums(values, token, first_key + token);
+    }
+    __syncthreads();
+    for (int x = threadIdx.x; x < kPage * kPieces; x += S::kThreads) {
+      const int token = x / kPieces;
+      if (first_key + token <= first_position_) continue;
+      uint4& piece = *reinterpret_cast<uint4*>(values + value_at<S::kD>(token, x % kPieces));
+      piece = bounded(piece);
+    }
+    __syncthreads();
+  }
+  __device__ void spoil_sums(const uint16_t* values, int token, int key) {
+#pragma unroll
+    for (int n = 0; n < S::kChannelTiles; ++n) {
+      const int at = value_at<S::kD>(token, key_warp_ * S::kChannelTiles + n) + lane_column_;
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        if (!is_unbounded(values[at + c])) continue;
+#pragma unroll
+        for (int i = 0; i < kLaneQueries; ++i) {
+          if (key <= positions_[i]) sums_[i / 2][n][i % 2 * 2 + c] = NAN;
+        }
+      }
+    }
+  }
+
+  __device__ void add_values(const uint16_t* values) {
+#pragma unroll
+    for (int i = 0; i < kLaneQueries; ++i) {
+      float sum = s_.sums[0][query(i)];
+#pragma unroll
+      for (int w = 1; w < kKeyWarps; ++w) sum = __fadd_rn(sum, s_.sums[w][query(i)]);
+      weights_[i] = __fmaf_rn(weights_[i], scale_[i], sum);
+    }
+    const TileMatrix<kPage> large(s_.weights[0]), small(s_.weights[1]);
+    const TileMatrix<S::kD> v(values);
+#pragma unroll
+    for (int j = 0; j < kPage; j += 16) {
+      uint32_t large_w[S::kTiles][4], small_w[S::kTiles][4];
+#pragma unroll
+      for (int t = 0; t < S::kTiles; ++t) {
+        large.load_left(large_w[t], first_query_ + 16 * t, j);
+        small.load_left(small_w[t], first_query_ + 16 * t, j);
+      }
+#pragma unroll
+      for (int n = 0; n < S::kChannelTiles; n += 2) {
+        uint32_t b[4];
+        v.load_right_as_it_lies(b, j, S::kWarpChannels * key_warp_ + 8 * n);
+#pragma unroll
+        for (int t = 0; t < S::kTiles; ++t) {
+          multiply_bf16(sums_[t][n], large_w[t], b[0], b[1]);
+          multiply_bf16(sums_[t][n + 1], large_w[t], b[2], b[3]);
+          multiply_bf16(sums_[t][n], small_w[t], b[0], b[1]);
+          multiply_bf16(sums_[t][n + 1], small_w[t], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  // Calls visit(i, query) for the queries of this lane that there are and that see the part.
+  template <typename Visit>
+  __device__ void for_each_query(int part, Visit visit) const {
+#pragma unroll
+    for (int i = 0; i < kLaneQueries; ++i) {
+      const bool sees = part * kAttentionPart <= positions_[i];
+      if (query(i) < tile_.count && sees) visit(i, query(i));
+    }
+  }
+  // Calls visit(channel tile, element, channel) for those of a query.
+  template <typename Visit>
+  __device__ void for_each_channel(int i, Visit visit) const {
+#pragma unroll
+    for (int n = 0; n < S::kChannelTiles; ++n) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int d = S::kWarpChannels * key_warp_ + 8 * n + lane_column_ + c;
+        if (d < a_.D) visit(n, i % 2 * 2 + c, d);
+      }
+    }
+  }
+
+  __device__ void write_part(const PartMemory& memory, int64_t parts_before, int part) const {
+    for_each_query(part, [&](int i, int query) {
+      const int64_t at = parts_before + tile_.seq.parts_before(tile_.row(query)) + part;
+      float* to = memory.at(a_, at, tile_.head(query));
+      if (key_warp_ == 0 && lane_column_ == 0) to[0] = largest_[i], to[1] = weights_[i];
+      for_each_channel(i, [&](int n, int c, int d) { to[2 + d] = sums_[i / 2][n][c]; });
+    });
+  }
+
+  __device__ void join(int part, PartSums (&joined)[kLaneQueries], Sums& all) const {
+    for_each_query(part, [&](int i, int) {
+      const PartScales scales = joined[i].join(part == 0, largest_[i], weights_[i]);
+      for_each_channel(i, [&](int n, int c, int) {
+        const float sum = sums_[i / 2][n][c];
+        all[i / 2][n][c] = part == 0 ? sum : scales.join(all[i / 2][n][c], sum);
+      });
+    });
+  }
+
+  __device__ void write(const PartSums (&joined)[kLaneQueries], const Sums& all) const {
+    for_each_query(0, [&](int i, int query) {
+      const int64_t row = tile_.row(query);
+      const int head = tile_.head(query);
+      for_each_channel(i, [&](int n, int c, int d) {
+        a_.o[(row * a_.H + head) * a_.D + d] =
+            finished(all[i / 2][n][c], joined[i].weights, gate_of(a_, row, head, d));
+      });
+    });
+  }
+
+  const PagedAttentionArgs& a_;
+  const Tile& tile_;
+  typename S::Shared& s_;
+  const int key_warp_, first_query_, lane_row_, lane_column_;
+  const int first_position_, last_position_;
+  int positions_[kLaneQueries];
+  float largest_[kLaneQueries], weights_[kLaneQueries];  // of the part so far
+  float scale_[kLaneQueries];                            // of what was before the page
+  Sums sums_;
+};
+
+// Blocks: tiles of queries x heads of keys, x splits.
+template <typename S>
+__global__ void __launch_bounds__(S::kThreads)
+    attend_tiles_kernel(const __grid_constant__ PagedAttentionArgs a, PartMemory memory) {
+  extern __shared__ uint4 bytes[];
+  let_next_start();
+  wait_for_previous();
+  const Tile tile = tile_of<S::kQueries>(a);
+  if (tile.count <= 0) return;
+  const int split = static_cast<int>(blockIdx.y);
+  if (tile.seq.slot == 0) {
+    if (memory.splits > 1) return;  // join_kernel writes zeros
+    for (int x = threadIdx.x; x < tile.count * a.D; x += S::kThreads) {
+      const int query = x / a.D;
+      a.o[(tile.row(query) * a.H + tile.head(query)) * a.D + x % a.D] = 0;
+    }
+    return;
+  }
+  int64_t before = 0;
+  int splits = memory.splits;
+  if (splits > 1) {
+    before = parts_before(a, tile.number);
+    if (!memory.has(before, tile.seq)) {
+      if (split > 0) return;
+      splits = 1;
+    }
+  }
+  TileBlock<S>(a, tile, *reinterpret_cast<typename S::Shared*>(bytes))
+      .run(memory, split, splits, before);
+}
+
+constexpr int kJoinThreads = 128;
+
+// Blocks: rows x heads.
+__global__ void __launch_bounds__(kJoinThreads)
+    join_kernel(const __grid_constant__ PagedAttentionArgs a, PartMemory memory) {
+  let_next_start();
+  wait_for_previous();
+  const int64_t row = blockIdx.x / a.H;
+  const int head = static_cast<int>(blockIdx.x % a.H);
+  const int number = sequence_of(a.seqs, row);
+  const Sequence seq = sequence_at(a, number);
+  float* const o = a.o + (row * a.H + head) * a.D;
+  if (seq.slot == 0) {
+    for (int d = threadIdx.x; d < a.D; d += kJoinThreads) o[d] = 0;
+    return;
+  }
+  const int64_t before = parts_before(a, number);
+  if (!memory.has(before, seq)) return;
+  const int64_t parts = (seq.position + row - seq.begin) / kAttentionPart + 1;
+  const float* part = memory.at(a, before + seq.parts_before(row), head);
+  const int64_t step = static_cast<int64_t>(a.H) * (a.D + 2);
+  constexpr int kMine = kMostTiledChannels / kJoinThreads;
+  float all[kMine] = {};
+  PartSums sums;
+#pragma unroll 4
+  for (int64_t p = 0; p < parts; ++p, part += step) {
+    const PartScales scales = sums.join(p == 0, part[0], part[1]);
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) {
+      const int d = i * kJoinThreads + static_cast<int>(threadIdx.x);
+      if (d >= a.D) continue;
+      all[i] = p == 0 ? part[2 + d] : scales.join(all[i], part[2 + d]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kMine; ++i) {
+    const int d = i * kJoinThreads + static_cast<int>(threadIdx.x);
+    if (d < a.D) o[d] = finished(all[i], sums.weights, gate_of(a, row, head, d));
+  }
+}
+
+// So many blocks are there for a multiprocessor where a tile's parts are shared out.
+constexpr int kBlocksForEach = 4;
+
+template <typename S>
+void launch(const PagedAttentionArgs& a, Stream& stream) {
+  const auto& cuda_stream = static_cast<const CudaStream&>(stream);
+  const int shared_by = a.H / a.HK;
+  const int64_t tiles = tiles_before<S::kQueries>(a.seqs.rows, shared_by, a.seqs.num_seqs);
+  const int64_t busy = std::max<int64_t>(
+      a.seqs.num_seqs, static_cast<int64_t>(a.seqs.rows) * shared_by / S::kQueries);
+  const int64_t wanted = int64_t{kBlocksForEach} * cuda_stream.multiprocessors() / (busy * a.HK);
+  const int64_t parts = ceil_div(int64_t{a.keys.most} * kPageTokens, int64_t{kAttentionPart});
+  const int64_t splits = std::clamp<int64_t>(wanted, 1, parts);
+  const auto scratch = cuda_stream.scratch();
+  const int64_t part_bytes = int64_t{sizeof(float)} * a.H * (a.D + 2);
+  const PartMemory memory{reinterpret_cast<float*>(scratch.data()),
+                          static_cast<int64_t>(scratch.size()) / part_bytes,
+                          static_cast<int>(splits)};
+  const auto kernel = attend_tiles_kernel<S>;
+  constexpr size_t kShared = sizeof(typename S::Shared);
+  abort_if_failed(
+      cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                           cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kShared)),
+      "paged_attention");
+  launch_early(stream, "paged_attention", kernel,
+               {.grid = dim3(static_cast<unsigned>(tiles * a.HK), static_cast<unsigned>(splits)),
+                .threads = S::kThreads,
+                .shared = kShared},
+               a, memory);
+  if (splits == 1) return;
+  launch_early(stream, "paged_attention, join", join_kernel,
+               {.grid = static_cast<unsigned>(static_cast<int64_t>(a.seqs.rows) * a.H),
+                .threads = kJoinThreads},
+               a, memory);
+}
+
+// The largest shape that a block has memory for: small tiles where a sequence's queries fill no
+// more.
+template <int kD>
+void launch_channels(const PagedAttentionArgs& a, Stream& stream) {
+  constexpr size_t kReserved = 64;  // static
+  const size_t most = most_shared_memory("paged_attention") - kReserved;
+  const bool small = static_cast<int64_t>(a.seqs.max_len) * (a.H / a.HK) <= 16;
+  const auto fits = [&]<typename S>() {
+    if (sizeof(typename S::Shared) > most) return false;
+    launch<S>(a, stream);
+    return true;
+  };
+  const bool large_done = !small && (fits.template operator()<Shape<kD, 2, 2, 3>>() ||
+                                     fits.template operator()<Shape<kD, 2, 2, 2>>());
+  if (large_done || fits.template operator()<Shape<kD, 1, 1, 4>>()) return;
+  launch<Shape<kD, 1, 1, 2>>(a, stream);
+}
+
+}  // namespace
+
+void attend_by_tiles(const PagedAttentionArgs& args, Stream& stream) {
+  if (args.D <= 64) {
+    launch_channels<64>(args, stream);
+  } else if (args.D <= 128) {
+    launch_channels<128>(args, stream);
+  } else {
+    launch_channels<kMostTiledChannels>(args, stream);
+  }
+}
+
+}  // namespace recurve::cuda::sm80
