@@ -132,7 +132,7 @@ bench() {
 }
 configs="xlstm-7b mamba-2.8b falcon-mamba-7b mamba2-2.7b codestral-7b gla-1.3b
   flashrnn-slstm-164m flashrnn-lstm-190m rwkv7-2.9b rwkv7-7.2b gated_deltanet-1.3b
-  recurrentgemma-2b"
+  recurrentgemma-2b qwen3.5-9b"
 measured=()
 demo=weights_tools/demo/xlstm-books
 [[ " ${books[*]} " = *" $demo "* ]] && bench xlstm-books --model $demo && measured+=(xlstm-books)
@@ -144,7 +144,7 @@ done
 say "prompts"
 # One JSON line a prompt length.
 prompts="xlstm-7b mamba-2.8b falcon-mamba-7b mamba2-2.7b gla-1.3b rwkv7-7.2b gated_deltanet-1.3b
-  recurrentgemma-2b"
+  recurrentgemma-2b qwen3.5-9b"
 for config in $prompts; do
   lengths="512 2048 8192 32768"
   case $config in xlstm* | mamba*) ;; *) lengths="2048 8192" ;; esac

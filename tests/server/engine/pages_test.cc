@@ -228,7 +228,10 @@ TEST_P(PagesTest, ATenantWithFewPagesStartsAtOnce) {
   Request light = request(100, 10, 77);
   light.caller.tenant = 2;
   const AnswerPtr answer = harness.submit(light);
-  harness.step(12);
+  for (int i = 0; i < 12; ++i) {
+    harness.step();
+    harness.wait_for_copies();
+  }
   answer->take();
   EXPECT_FALSE(answer->tokens.empty());
   harness.run_until_idle();

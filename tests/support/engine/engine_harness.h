@@ -190,16 +190,17 @@ class EngineHarness {
     for (int i = 0; i < steps; ++i) step();
   }
   // Steps until there is nothing to compute and no state is on its way to or from a slot. The last
-  // two are without work, as the first may have sent for a state that came at once, and without
-  // anything taken from the archive, which leads to work where it is copied to the device first.
+  // four are without work, as up to three may each have sent for a copy: of a state that leaves its
+  // slot, of one that takes it, of a page. Nor is anything taken from the archive in them, which
+  // leads to work where it is copied to the device first.
   void run_until_idle(int most_steps = 100000) {
-    bool idle = false;
+    int idle = 0;
     for (int i = 0; i < most_steps; ++i) {
       const bool was_under_way = archive_under_way();
       const bool worked = step() || (was_under_way && !archive_under_way());
       wait_for_copies();
-      if (!worked && idle) return;
-      idle = !worked;
+      idle = worked ? 0 : idle + 1;
+      if (idle == 4) return;
     }
     ADD_FAILURE() << "still busy after " << most_steps << " steps";
   }
