@@ -1,6 +1,8 @@
 #include "server/identity/key_file.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <openssl/evp.h>
 #include <openssl/sha.h>
 
 #include <algorithm>
@@ -47,16 +49,6 @@ double number_of(const json& object, const char* name, double least, double othe
   return *found;
 }
 
-int count_of(const json& object, const char* name, int least, const std::string& where) {
-  const double value = number_of(object, name, least, TenantLimits::kNone, where);
-  return static_cast<int>(std::min(value, static_cast<double>(TenantLimits::kNone)));
-}
-
-int64_t bytes_of(const json& object, const char* name, const std::string& where) {
-  if (!object.contains(name)) return TenantLimits::kNoBytes;
-  return static_cast<int64_t>(number_of(object, name, 0, 0, where));
-}
-
 std::string tenant_of(const json& object, const std::string& where) {
   std::string name = string_of(object, "tenant", where);
   if (!is_tenant_name(name)) fail(fmt::format("{}: {}", where, tenant_name_rule(name)));
@@ -72,43 +64,50 @@ Role role_of(const json& object, const std::string& where) {
   return *role;
 }
 
+// The limits that are counts and bytes; without a field there is no limit.
+constexpr struct {
+  const char* name;
+  int TenantLimits::* limit;
+  int least;
+} kCounts[] = {
+    {"slots", &TenantLimits::slots, 1},       {"waiting", &TenantLimits::waiting, 1},
+    {"sessions", &TenantLimits::sessions, 0}, {"priority", &TenantLimits::priority, -1000},
+    {"choices", &TenantLimits::choices, 1},   {"prompt_tokens", &TenantLimits::prompt_tokens, 1}};
+constexpr struct {
+  const char* name;
+  int64_t TenantLimits::* limit;
+} kBytes[] = {{"host_bytes", &TenantLimits::host_bytes}, {"disk_bytes", &TenantLimits::disk_bytes}};
+
 TenantLimits limits_from(const json& object, const std::string& where) {
-  only(object, where,
-       {"weight", "slots", "waiting", "sessions", "priority", "choices", "prompt_tokens",
-        "tokens_per_minute", "host_bytes", "disk_bytes"});
+  std::set<std::string> names = {"weight", "tokens_per_minute"};
+  for (const auto& of : kCounts) names.insert(of.name);
+  for (const auto& of : kBytes) names.insert(of.name);
+  only(object, where, names);
   TenantLimits limits;
   limits.weight = number_of(object, "weight", 1e-3, 1, where);
-  limits.slots = count_of(object, "slots", 1, where);
-  limits.waiting = count_of(object, "waiting", 1, where);
-  limits.sessions = count_of(object, "sessions", 0, where);
-  limits.priority = count_of(object, "priority", -1000, where);
-  limits.choices = count_of(object, "choices", 1, where);
-  limits.prompt_tokens = count_of(object, "prompt_tokens", 1, where);
   limits.tokens_per_minute =
       static_cast<int64_t>(number_of(object, "tokens_per_minute", 1, 0, where));
-  limits.host_bytes = bytes_of(object, "host_bytes", where);
-  limits.disk_bytes = bytes_of(object, "disk_bytes", where);
+  constexpr double kNone = TenantLimits::kNone;
+  for (const auto& [name, limit, least] : kCounts) {
+    limits.*limit = static_cast<int>(std::min(number_of(object, name, least, kNone, where), kNone));
+  }
+  for (const auto& [name, limit] : kBytes) {
+    if (!object.contains(name)) continue;
+    limits.*limit = static_cast<int64_t>(number_of(object, name, 0, 0, where));
+  }
   return limits;
 }
 
 json to_json(const TenantLimits& limits) {
   json object = json::object();
   if (limits.weight != 1) object["weight"] = limits.weight;
-  const auto put = [&](const char* name, int value) {
-    if (value != TenantLimits::kNone) object[name] = value;
-  };
-  put("slots", limits.slots);
-  put("waiting", limits.waiting);
-  put("sessions", limits.sessions);
-  put("priority", limits.priority);
-  put("choices", limits.choices);
-  put("prompt_tokens", limits.prompt_tokens);
   if (limits.tokens_per_minute > 0) object["tokens_per_minute"] = limits.tokens_per_minute;
-  const auto put_bytes = [&](const char* name, int64_t value) {
-    if (value != TenantLimits::kNoBytes) object[name] = value;
-  };
-  put_bytes("host_bytes", limits.host_bytes);
-  put_bytes("disk_bytes", limits.disk_bytes);
+  for (const auto& [name, limit, least] : kCounts) {
+    if (limits.*limit != TenantLimits::kNone) object[name] = limits.*limit;
+  }
+  for (const auto& [name, limit] : kBytes) {
+    if (limits.*limit != TenantLimits::kNoBytes) object[name] = limits.*limit;
+  }
   return object;
 }
 
@@ -184,18 +183,14 @@ std::vector<Entry> list_from(const json& all, const char* name, const char* entr
   return entries;
 }
 
-// RFC 4648, without padding.
+// RFC 4648, URL-safe and without padding.
 std::string base64_url(const std::string& bytes) {
-  constexpr std::string_view kLetters =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-  std::string text;
-  uint32_t bits = 0;
-  int count = 0;
-  for (const char byte : bytes) {
-    bits = bits << 8 | static_cast<uint8_t>(byte);
-    for (count += 8; count >= 6; count -= 6) text += kLetters[bits >> (count - 6) & 63];
-  }
-  if (count > 0) text += kLetters[bits << (6 - count) & 63];
+  std::string text(4 * ((bytes.size() + 2) / 3) + 1, '\0');  // with padding, and a final zero
+  EVP_EncodeBlock(reinterpret_cast<uint8_t*>(text.data()),
+                  reinterpret_cast<const uint8_t*>(bytes.data()), static_cast<int>(bytes.size()));
+  text.resize((4 * bytes.size() + 2) / 3);
+  std::ranges::replace(text, '+', '-');
+  std::ranges::replace(text, '/', '_');
   return text;
 }
 
@@ -313,11 +308,7 @@ std::optional<KeyTime> time_from(const std::string& text) {
 }
 
 std::string to_text(KeyTime time) {
-  const std::time_t seconds = time.time_since_epoch().count();
-  std::tm parts{};
-  gmtime_r(&seconds, &parts);
-  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", parts.tm_year + 1900, parts.tm_mon + 1,
-                     parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(time.time_since_epoch().count()));
 }
 
 }  // namespace recurve

@@ -60,54 +60,27 @@ json span_object(const TraceSpan& span) {
   return object;
 }
 
-// One request and its response. Each step starts the next one.
-class Post {
- public:
-  Post(const OtlpTarget& target, const std::string& body)
-      : request_(http::verb::post, target.path, 11, body) {
-    const bool is_ipv6 = target.host.find(':') != std::string::npos;
-    const std::string host = is_ipv6 ? "[" + target.host + "]" : target.host;
-    request_.set(http::field::host, host + ":" + target.port);
-    request_.set(http::field::content_type, "application/json");
-    request_.set(http::field::connection, "close");
-    request_.prepare_payload();
-  }
-
-  OtlpResult run(const OtlpTarget& target, std::chrono::milliseconds most) {
-    asio::ip::tcp::resolver resolver(io_);
-    const auto addresses = resolver.resolve(target.host, target.port, error_);
-    if (!error_) {
-      stream_.expires_after(most);
-      stream_.async_connect(addresses, [this](Error error, const auto&) { connected(error); });
-      io_.run();
-    }
-    if (error_) return {.retryable = true, .problem = error_.message()};
-    const int status = response_.result_int();
-    if (status >= 200 && status < 300) return {.accepted = true};
-    return {.retryable = status == 429 || status == 502 || status == 503 || status == 504,
-            .problem = fmt::format("status {}", status)};
-  }
-
- private:
-  void connected(Error error) {
-    error_ = error;
-    if (error) return;
-    http::async_write(stream_, request_, [this](Error failed, size_t) { written(failed); });
-  }
-  void written(Error error) {
-    error_ = error;
-    if (error) return;
-    http::async_read(stream_, buffer_, response_,
-                     [this](Error failed, size_t) { error_ = failed; });
-  }
-
-  asio::io_context io_{1};
-  beast::tcp_stream stream_{io_};
-  beast::flat_buffer buffer_{64 << 10};  // responses are short
-  http::request<http::string_body> request_;
-  http::response<http::string_body> response_;
-  Error error_;
-};
+// Sends a request and reads its response, within the time `most`.
+Error exchange(const OtlpTarget& target, const http::request<http::string_body>& request,
+               std::chrono::milliseconds most, http::response<http::string_body>* response) {
+  asio::io_context io{1};
+  Error error;
+  const auto addresses = asio::ip::tcp::resolver(io).resolve(target.host, target.port, error);
+  if (error) return error;
+  beast::tcp_stream stream(io);
+  beast::flat_buffer buffer(64 << 10);  // responses are short
+  const auto done = [&](Error failed, size_t) { error = failed; };
+  const auto written = [&](Error failed, size_t) {
+    if (error = failed; !error) http::async_read(stream, buffer, *response, done);
+  };
+  const auto connected = [&](Error failed, const auto&) {
+    if (error = failed; !error) http::async_write(stream, request, written);
+  };
+  stream.expires_after(most);
+  stream.async_connect(addresses, connected);
+  io.run();
+  return error;
+}
 
 }  // namespace
 
@@ -159,7 +132,21 @@ std::string otlp_json(const std::vector<TraceSpan>& spans, const OtlpSource& sou
 
 OtlpResult post_otlp(const OtlpTarget& target, const std::string& body,
                      std::chrono::milliseconds most) {
-  return Post(target, body).run(target, most);
+  http::request<http::string_body> request(http::verb::post, target.path, 11, body);
+  const bool is_ipv6 = target.host.find(':') != std::string::npos;
+  request.set(http::field::host,
+              fmt::format("{}:{}", is_ipv6 ? "[" + target.host + "]" : target.host, target.port));
+  request.set(http::field::content_type, "application/json");
+  request.set(http::field::connection, "close");
+  request.prepare_payload();
+  http::response<http::string_body> response;
+  if (const Error error = exchange(target, request, most, &response)) {
+    return {.retryable = true, .problem = error.message()};
+  }
+  const int status = response.result_int();
+  if (status >= 200 && status < 300) return {.accepted = true};
+  return {.retryable = status == 429 || status == 502 || status == 503 || status == 504,
+          .problem = fmt::format("status {}", status)};
 }
 
 }  // namespace recurve

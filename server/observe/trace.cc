@@ -1,5 +1,7 @@
 #include "server/observe/trace.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <random>
 #include <span>
@@ -7,25 +9,15 @@
 namespace recurve {
 namespace {
 
-constexpr std::string_view kDigits = "0123456789abcdef";
-
 // False: the text has other characters than lower-case hexadecimal digits.
 bool read_hex(std::string_view digits, std::span<uint8_t> to) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
   for (size_t b = 0; b < to.size(); ++b) {
     const size_t high = kDigits.find(digits[2 * b]), low = kDigits.find(digits[2 * b + 1]);
-    if (high == std::string_view::npos || low == std::string_view::npos) return false;
+    if (high == kDigits.npos || low == kDigits.npos) return false;
     to[b] = static_cast<uint8_t>(16 * high + low);
   }
   return true;
-}
-
-std::string write_hex(std::span<const uint8_t> bytes) {
-  std::string digits;
-  for (const uint8_t byte : bytes) {
-    digits += kDigits[byte >> 4];
-    digits += kDigits[byte & 15];
-  }
-  return digits;
 }
 
 bool is_zero(std::span<const uint8_t> bytes) {
@@ -68,8 +60,8 @@ std::optional<TraceContext> parse_traceparent(std::string_view header) {
   return context;
 }
 
-std::string to_hex(const TraceId& id) { return write_hex(id); }
-std::string to_hex(const SpanId& id) { return write_hex(id); }
+std::string to_hex(const TraceId& id) { return fmt::format("{:02x}", fmt::join(id, "")); }
+std::string to_hex(const SpanId& id) { return fmt::format("{:02x}", fmt::join(id, "")); }
 
 TraceId make_trace_id() { return make_id<TraceId>(); }
 SpanId make_span_id() { return make_id<SpanId>(); }

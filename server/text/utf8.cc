@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "server/text/characters.h"
 #include "server/text/cut.h"
 
 namespace recurve {
@@ -100,13 +101,10 @@ Utf8Prefix utf8_prefix(std::string_view bytes) {
 
 std::u32string to_utf32(std::string_view utf8) {
   std::u32string out;
-  for (const char c : utf8) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (is_continuation(c)) {
-      out.back() = out.back() << 6 | (byte & 0x3Fu);
-    } else {
-      out.push_back(byte < 0x80 ? byte : byte & (byte < 0xE0 ? 0x1Fu : byte < 0xF0 ? 0x0Fu : 7u));
-    }
+  while (!utf8.empty()) {
+    const Character next = first_code_point(utf8);
+    out.push_back(next.code_point);
+    utf8.remove_prefix(next.bytes);
   }
   return out;
 }
