@@ -7,8 +7,6 @@
 #include <string_view>
 #include <utility>
 
-#include "server/kserve/input_tensor.h"
-#include "server/kserve/sampling_parameters.h"
 #include "server/kserve/tensors.h"
 #include "server/serving/validate.h"
 

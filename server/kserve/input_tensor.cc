@@ -1,5 +1,3 @@
-#include "server/kserve/input_tensor.h"
-
 #include <fmt/format.h>
 
 #include <bit>

@@ -62,10 +62,6 @@ template <typename S>
 using RawDescription = Service::WithRawCallbackMethod_ServerMetadata<
     Service::WithRawCallbackMethod_ModelMetadata<Service::WithRawCallbackMethod_ModelConfig<S>>>;
 
-using Call = grpc::CallbackServerContext;
-using Bytes = grpc::ByteBuffer;
-using Reactor = grpc::ServerUnaryReactor;
-
 class KserveService final
     : public HeadersFirstService<KserveService,
                                  RawInfer<RawState<RawDescription<Service::Service>>>> {
@@ -192,9 +188,6 @@ class KserveService final
 
 }  // namespace
 
-RpcService kserve_service() {
-  return {.name = "inference.GRPCInferenceService",
-          .make = [](ServiceContext& context) { return std::make_shared<KserveService>(context); }};
-}
+RpcService kserve_service() { return rpc_service<KserveService>("inference.GRPCInferenceService"); }
 
 }  // namespace recurve

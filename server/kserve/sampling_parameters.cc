@@ -1,34 +1,26 @@
-#include "server/kserve/sampling_parameters.h"
-
 #include <fmt/format.h>
 
 #include <array>
 #include <charconv>
 #include <limits>
-#include <stdexcept>
 #include <utility>
 #include <vector>
+
+#include "server/kserve/infer_request.h"
 
 namespace recurve {
 namespace {
 
 constexpr size_t kMostLevels = 64;  // for a schema
 
-// A parameter that cannot be read; becomes a refusal.
-struct BadParameter : std::runtime_error {
-  BadParameter(std::string_view name_, std::string_view wanted)
-      : std::runtime_error(fmt::format("{} must be {}", name_, wanted)), name(name_) {}
-  BadParameter(const std::string& sentence, std::string name_, int)
-      : std::runtime_error(sentence), name(std::move(name_)) {}
-  std::string name;
-};
-
 // One parameter as it was sent.
 struct Parameter {
   std::string_view name;
   const ClientJson& value;
 
-  [[noreturn]] void refuse(std::string_view wanted) const { throw BadParameter(name, wanted); }
+  [[noreturn]] void refuse(std::string_view wanted) const {
+    throw JsonRefused(fmt::format("{} must be {}", name, wanted), std::string(name));
+  }
 
   bool flag() const {
     if (value.is_boolean()) return value.get<bool>();
@@ -98,8 +90,8 @@ struct Parameter {
 template <ConstraintText::Form form>
 void read_constraint(const Parameter& p, TextRequest* to) {
   if (to->constraint) {
-    throw BadParameter(fmt::format("{} must not be combined with {}", p.name, to->constraint_field),
-                       std::string(p.name), 0);
+    throw JsonRefused(fmt::format("{} must not be combined with {}", p.name, to->constraint_field),
+                      std::string(p.name));
   }
   constexpr bool kOfJson =
       form == ConstraintText::Form::kJsonSchema || form == ConstraintText::Form::kChoice;
@@ -199,9 +191,9 @@ void check_refused(const ClientJson& parameters) {
     bool same = false;
     for (const std::string_view one : refusable.same) same = same || (!one.empty() && value == one);
     if (same) continue;
-    throw BadParameter(
+    throw JsonRefused(
         fmt::format("{} is not supported by this server: leave it out", refusable.name),
-        std::string(refusable.name), 0);
+        std::string(refusable.name));
   }
 }
 
@@ -221,8 +213,8 @@ Refused read_sampling(const ClientJson& parameters, TextRequest* asked) {
     check_refused(parameters);
     read_known(parameters, asked);
     return {};
-  } catch (const BadParameter& bad) {
-    return invalid(bad.name, "{}", bad.what());
+  } catch (const JsonRefused& refused) {
+    return invalid(refused.field, "{}", refused.what());
   }
 }
 

@@ -1,11 +1,11 @@
-#include "server/rpc/control_service.h"
-
 #include <fmt/format.h>
 
 #include <functional>
 #include <utility>
 
+#include "recurve/v1/control.grpc.pb.h"
 #include "server/request/refusal.h"
+#include "server/rpc/headers_first.h"
 #include "server/sampling/params.h"
 #include "server/text/stop_matcher.h"
 
@@ -96,102 +96,108 @@ Refused check_deadline(double seconds) {
                  kMaxDrainSeconds, seconds);
 }
 
+// Model, load and drain of the server. Its requests have no strings, so gRPC may parse them.
+class ControlService final
+    : public HeadersFirstService<ControlService, v1::Control::CallbackService> {
+ public:
+  explicit ControlService(ServiceContext& context) : context_(context) {
+    using Self = ControlService;
+    headers_first(context, "recurve.v1.Control.GetModelInfo", &Self::GetModelInfo);
+    headers_first(context, "recurve.v1.Control.GetServerInfo", &Self::GetServerInfo);
+    headers_first(context, "recurve.v1.Control.GetLoad", &Self::GetLoad);
+    headers_first(context, "recurve.v1.Control.Drain", &Self::Drain);
+  }
+
+  Reactor* GetModelInfo(Call* call, const v1::GetModelInfoRequest*,
+                        v1::ModelInfo* response) override {
+    const ServerCore& core = context_.core;
+    Identity caller;
+    if (auto refused = context_.identify(call, Role::kUser, &caller)) {
+      return finish(context_, call, refused);
+    }
+    if (!core.model()->loaded()) return finish(context_, call, core.availability());
+    fill(*core.model(), response);
+    return finish(context_, call);
+  }
+
+  Reactor* GetServerInfo(Call* call, const v1::GetServerInfoRequest*,
+                         v1::ServerInfo* response) override {
+    Identity caller;
+    if (auto refused = context_.identify(call, Role::kUser, &caller)) {
+      return finish(context_, call, refused);
+    }
+    response->set_version(context_.core.options.version);
+    response->set_state(state_of(context_.core.state()));
+    response->set_uptime_seconds(seconds_between(context_.core.started, Clock::now()));
+    fill(context_, response->mutable_limits());
+    return finish(context_, call);
+  }
+
+  Reactor* GetLoad(Call* call, const v1::GetLoadRequest*, v1::Load* response) override {
+    Identity caller;
+    if (auto refused = may_operate(call, Role::kObserver, &caller)) {
+      return finish(context_, call, refused);
+    }
+    const ServedModel& model = *context_.core.model();
+    const EngineStats& stats = model.stats;
+    response->set_requests_running(stats.running);
+    response->set_requests_waiting(model.queue.waiting());
+    response->set_max_queue(model.queue.max_waiting());
+    v1::Load::Slots& slots = *response->mutable_slots();
+    slots.set_total(stats.slots);
+    slots.set_free(stats.slots_free);
+    slots.set_running(stats.running);
+    slots.set_idle_session(stats.slots_idle);
+    v1::Load::SessionCounts& sessions = *response->mutable_sessions();
+    sessions.set_total(stats.sessions);
+    sessions.set_host(stats.sessions_host);
+    sessions.set_host_bytes(stats.host_bytes);
+    sessions.set_disk(stats.sessions_disk);
+    sessions.set_disk_bytes(stats.disk_bytes);
+    v1::Load::Prefixes& prefixes = *response->mutable_prefixes();
+    prefixes.set_states(stats.prefix_states);
+    prefixes.set_bytes(stats.prefix_bytes);
+    prefixes.set_disk_states(stats.prefix_states_disk);
+    prefixes.set_disk_bytes(stats.prefix_bytes_disk);
+    prefixes.set_spared_tokens(stats.prefix_tokens);
+    response->set_prompt_tokens(stats.prompt_tokens);
+    response->set_generated_tokens(stats.generated_tokens);
+    response->set_steps(stats.steps);
+    response->set_expected_queue_seconds(stats.expected_queue_seconds);
+    return finish(context_, call);
+  }
+
+  Reactor* Drain(Call* call, const v1::DrainRequest* request,
+                 v1::DrainResponse* response) override {
+    Identity caller;
+    if (auto refused = may_operate(call, Role::kAdmin, &caller)) {
+      return finish(context_, call, refused);
+    }
+    const double seconds = request->has_deadline_seconds() ? request->deadline_seconds()
+                                                           : context_.core.options.drain_seconds;
+    Refused refused = check_deadline(seconds);
+    if (!refused && !context_.core.options.on_drain) {
+      refused = refuse(EndReason::kUnsupported, "this server cannot be stopped by a call");
+    }
+    if (refused) return finish(context_, call, refused);
+    audit("drain", auditee(caller), "OK", fmt::format("{} s", seconds));
+    response->set_requests_under_way(context_.core.under_way());
+    return new ThenReactor([this, seconds] { context_.core.drain_for_client(seconds); });
+  }
+
+ private:
+  // For what only operators may do, at the listener for operators.
+  Refused may_operate(const Call* call, Role least, Identity* caller) const {
+    Refused refused = context_.identify(call, least, caller);
+    if (refused || context_.options.operators) return refused;
+    return refuse(EndReason::kForbidden, "this call is only answered at the address of --admin");
+  }
+
+  ServiceContext& context_;
+};
+
 }  // namespace
 
-ControlService::ControlService(ServiceContext& context) : context_(context) {
-  headers_first(context, "recurve.v1.Control.GetModelInfo", &ControlService::GetModelInfo);
-  headers_first(context, "recurve.v1.Control.GetServerInfo", &ControlService::GetServerInfo);
-  headers_first(context, "recurve.v1.Control.GetLoad", &ControlService::GetLoad);
-  headers_first(context, "recurve.v1.Control.Drain", &ControlService::Drain);
-}
-
-// For what only operators may do, at the listener for operators.
-Refused ControlService::may_operate(const grpc::CallbackServerContext* call, Role least,
-                                    Identity* caller) const {
-  Refused refused = context_.identify(call, least, caller);
-  if (refused || context_.options.operators) return refused;
-  return refuse(EndReason::kForbidden, "this call is only answered at the address of --admin");
-}
-
-grpc::ServerUnaryReactor* ControlService::GetModelInfo(grpc::CallbackServerContext* call,
-                                                       const v1::GetModelInfoRequest*,
-                                                       v1::ModelInfo* response) {
-  const ServerCore& core = context_.core;
-  Identity caller;
-  if (auto refused = context_.identify(call, Role::kUser, &caller)) {
-    return finish(context_, call, refused);
-  }
-  if (!core.model()->loaded()) return finish(context_, call, core.availability());
-  fill(*core.model(), response);
-  return finish(context_, call);
-}
-
-grpc::ServerUnaryReactor* ControlService::GetServerInfo(grpc::CallbackServerContext* call,
-                                                        const v1::GetServerInfoRequest*,
-                                                        v1::ServerInfo* response) {
-  Identity caller;
-  if (auto refused = context_.identify(call, Role::kUser, &caller)) {
-    return finish(context_, call, refused);
-  }
-  response->set_version(context_.core.options.version);
-  response->set_state(state_of(context_.core.state()));
-  response->set_uptime_seconds(seconds_between(context_.core.started, Clock::now()));
-  fill(context_, response->mutable_limits());
-  return finish(context_, call);
-}
-
-grpc::ServerUnaryReactor* ControlService::GetLoad(grpc::CallbackServerContext* call,
-                                                  const v1::GetLoadRequest*, v1::Load* response) {
-  Identity caller;
-  if (auto refused = may_operate(call, Role::kObserver, &caller)) {
-    return finish(context_, call, refused);
-  }
-  const ServedModel& model = *context_.core.model();
-  const EngineStats& stats = model.stats;
-  response->set_requests_running(stats.running);
-  response->set_requests_waiting(model.queue.waiting());
-  response->set_max_queue(model.queue.max_waiting());
-  v1::Load::Slots& slots = *response->mutable_slots();
-  slots.set_total(stats.slots);
-  slots.set_free(stats.slots_free);
-  slots.set_running(stats.running);
-  slots.set_idle_session(stats.slots_idle);
-  v1::Load::SessionCounts& sessions = *response->mutable_sessions();
-  sessions.set_total(stats.sessions);
-  sessions.set_host(stats.sessions_host);
-  sessions.set_host_bytes(stats.host_bytes);
-  sessions.set_disk(stats.sessions_disk);
-  sessions.set_disk_bytes(stats.disk_bytes);
-  v1::Load::Prefixes& prefixes = *response->mutable_prefixes();
-  prefixes.set_states(stats.prefix_states);
-  prefixes.set_bytes(stats.prefix_bytes);
-  prefixes.set_disk_states(stats.prefix_states_disk);
-  prefixes.set_disk_bytes(stats.prefix_bytes_disk);
-  prefixes.set_spared_tokens(stats.prefix_tokens);
-  response->set_prompt_tokens(stats.prompt_tokens);
-  response->set_generated_tokens(stats.generated_tokens);
-  response->set_steps(stats.steps);
-  response->set_expected_queue_seconds(stats.expected_queue_seconds);
-  return finish(context_, call);
-}
-
-grpc::ServerUnaryReactor* ControlService::Drain(grpc::CallbackServerContext* call,
-                                                const v1::DrainRequest* request,
-                                                v1::DrainResponse* response) {
-  Identity caller;
-  if (auto refused = may_operate(call, Role::kAdmin, &caller)) {
-    return finish(context_, call, refused);
-  }
-  const double seconds = request->has_deadline_seconds() ? request->deadline_seconds()
-                                                         : context_.core.options.drain_seconds;
-  Refused refused = check_deadline(seconds);
-  if (!refused && !context_.core.options.on_drain) {
-    refused = refuse(EndReason::kUnsupported, "this server cannot be stopped by a call");
-  }
-  if (refused) return finish(context_, call, refused);
-  audit("drain", auditee(caller), "OK", fmt::format("{} s", seconds));
-  response->set_requests_under_way(context_.core.under_way());
-  return new ThenReactor([this, seconds] { context_.core.drain_for_client(seconds); });
-}
+RpcService control_service() { return rpc_service<ControlService>("recurve.v1.Control"); }
 
 }  // namespace recurve

@@ -34,6 +34,8 @@ template <typename Self, typename S>
 class HeadersFirstService : public S {
  protected:
   using Call = grpc::CallbackServerContext;
+  using Bytes = grpc::ByteBuffer;
+  using Reactor = grpc::ServerUnaryReactor;
 
   // name: PACKAGE.SERVICE.METHOD.
   template <typename Request, typename Response>
@@ -64,5 +66,12 @@ class HeadersFirstService : public S {
                              new HeadersFirst(context, std::move(then)));
   }
 };
+
+// S: such a service. name: PACKAGE.SERVICE.
+template <typename S>
+RpcService rpc_service(const char* name) {
+  return {.name = name,
+          .make = [](ServiceContext& context) { return std::make_shared<S>(context); }};
+}
 
 }  // namespace recurve

@@ -1,13 +1,12 @@
-#include "server/rpc/inference_service.h"
-
 #include <fmt/format.h>
 
 #include <utility>
 
+#include "recurve/v1/inference.grpc.pb.h"
 #include "server/rpc/conversions.h"
-#include "server/rpc/generate_call.h"
+#include "server/rpc/headers_first.h"
+#include "server/rpc/inference_calls.h"
 #include "server/rpc/messages.h"
-#include "server/rpc/score_call.h"
 #include "server/rpc/unary_call.h"
 #include "server/serving/gathered_answer.h"
 
@@ -124,48 +123,54 @@ grpc::ServerUnaryReactor* answer_later(ServiceContext& context, grpc::CallbackSe
   return unary;
 }
 
+// The methods of Inference with messages as bytes: see messages.h.
+template <typename S>
+using RawStreams =
+    v1::Inference::WithRawCallbackMethod_Generate<v1::Inference::WithRawCallbackMethod_Score<S>>;
+template <typename S>
+using RawUnary = v1::Inference::WithRawCallbackMethod_Tokenize<
+    v1::Inference::WithRawCallbackMethod_Detokenize<v1::Inference::WithRawCallbackMethod_Abort<S>>>;
+
+class InferenceService final
+    : public HeadersFirstService<InferenceService, RawStreams<RawUnary<v1::Inference::Service>>> {
+ public:
+  explicit InferenceService(ServiceContext& context) : context_(context) {
+    using Self = InferenceService;
+    headers_first(context, "recurve.v1.Inference.Generate", &Self::Generate);
+    headers_first(context, "recurve.v1.Inference.Tokenize", &Self::Tokenize);
+    headers_first(context, "recurve.v1.Inference.Detokenize", &Self::Detokenize);
+    headers_first(context, "recurve.v1.Inference.Abort", &Self::Abort);
+  }
+
+  grpc::ServerWriteReactor<Bytes>* Generate(Call* call, const Bytes* request) override {
+    return generate(context_, call, request);
+  }
+  grpc::ServerBidiReactor<Bytes, Bytes>* Score(Call* call) override {
+    return score(context_, call);
+  }
+  Reactor* Tokenize(Call* call, const Bytes* request, Bytes* response) override {
+    return answer_later(context_, call, request, response, tokenize);
+  }
+  Reactor* Detokenize(Call* call, const Bytes* request, Bytes* response) override {
+    return answer_later(context_, call, request, response, detokenize);
+  }
+  // In every state: requests that run while the server drains can be aborted too.
+  Reactor* Abort(Call* call, const Bytes* request, Bytes* response) override {
+    auto* unary = new UnaryCall(context_, call);
+    Identity caller;
+    Refused refused = context_.identify(call, Role::kUser, &caller);
+    const bool others = caller.role == Role::kAdmin && context_.options.operators;
+    if (!refused) refused = abort_request(context_.core, caller, others, *request, response);
+    unary->finish(std::move(refused));
+    return unary;
+  }
+
+ private:
+  ServiceContext& context_;
+};
+
 }  // namespace
 
-InferenceService::InferenceService(ServiceContext& context) : context_(context) {
-  headers_first(context, "recurve.v1.Inference.Generate", &InferenceService::Generate);
-  headers_first(context, "recurve.v1.Inference.Tokenize", &InferenceService::Tokenize);
-  headers_first(context, "recurve.v1.Inference.Detokenize", &InferenceService::Detokenize);
-  headers_first(context, "recurve.v1.Inference.Abort", &InferenceService::Abort);
-}
-
-grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
-    grpc::CallbackServerContext* call, const grpc::ByteBuffer* request) {
-  return new GenerateCall(context_, call, request);
-}
-
-grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* InferenceService::Score(
-    grpc::CallbackServerContext* call) {
-  return new ScoreCall(context_, call);
-}
-
-grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* call,
-                                                     const grpc::ByteBuffer* request,
-                                                     grpc::ByteBuffer* response) {
-  return answer_later(context_, call, request, response, tokenize);
-}
-
-grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* call,
-                                                       const grpc::ByteBuffer* request,
-                                                       grpc::ByteBuffer* response) {
-  return answer_later(context_, call, request, response, detokenize);
-}
-
-// In every state: requests that run while the server drains can be aborted too.
-grpc::ServerUnaryReactor* InferenceService::Abort(grpc::CallbackServerContext* call,
-                                                  const grpc::ByteBuffer* request,
-                                                  grpc::ByteBuffer* response) {
-  auto* unary = new UnaryCall(context_, call);
-  Identity caller;
-  Refused refused = context_.identify(call, Role::kUser, &caller);
-  const bool others = caller.role == Role::kAdmin && context_.options.operators;
-  if (!refused) refused = abort_request(context_.core, caller, others, *request, response);
-  unary->finish(std::move(refused));
-  return unary;
-}
+RpcService inference_service() { return rpc_service<InferenceService>("recurve.v1.Inference"); }
 
 }  // namespace recurve

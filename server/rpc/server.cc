@@ -25,10 +25,7 @@
 #include "server/net/listener.h"
 #include "server/net/socket_hooks.h"
 #include "server/observe/log.h"
-#include "server/rpc/control_service.h"
-#include "server/rpc/inference_service.h"
 #include "server/rpc/service_context.h"
-#include "server/rpc/sessions_service.h"
 
 namespace recurve {
 namespace {
@@ -127,8 +124,11 @@ void check(const RpcOptions& options) {
 }  // namespace
 
 struct RpcServer::Impl {
-  Impl(RpcOptions options, ServerCore& core, std::vector<RpcService> services)
-      : context(std::move(options), core), others(std::move(services)) {}
+  Impl(RpcOptions options, ServerCore& core, const std::vector<RpcService>& others)
+      : context(std::move(options), core) {
+    services.insert(services.end(), others.begin(), others.end());
+    for (const RpcService& service : services) made.push_back(service.make(context));
+  }
   ~Impl() { context.core.remove_listener(this); }
 
   void listen();
@@ -137,11 +137,8 @@ struct RpcServer::Impl {
 
   // Destroyed in reverse order: the server ends all calls before the objects that they use.
   ServiceContext context;
-  InferenceService inference{context};
-  SessionsService sessions{context};
-  ControlService control{context};
-  const std::vector<RpcService> others;
-  std::vector<std::shared_ptr<grpc::Service>> other_services;
+  std::vector<RpcService> services = {inference_service(), sessions_service(), control_service()};
+  std::vector<std::shared_ptr<grpc::Service>> made;
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
   const FrameCounter::Shared frame_limits{
@@ -161,12 +158,7 @@ void RpcServer::Impl::listen() {
   grpc::ServerBuilder builder;
   acceptor = builder.experimental().AddExternalConnectionAcceptor(
       Acceptor::FROM_FD, grpc::InsecureServerCredentials());
-  builder.RegisterService(&inference);
-  builder.RegisterService(&sessions);
-  builder.RegisterService(&control);
-  for (const RpcService& other : others) {
-    builder.RegisterService(other_services.emplace_back(other.make(context)).get());
-  }
+  for (const auto& service : made) builder.RegisterService(service.get());
   if (!options.reflection || (context.core.access.has_keys() && !options.admin))
     builder.SetOption(std::make_unique<WithoutReflection>());
   set_arguments(options, &builder);
@@ -193,15 +185,15 @@ void RpcServer::Impl::hand_over(int descriptor, const Peer& peer) {
 }
 
 void RpcServer::Impl::set_health(bool serving, bool durable) {
-  static constexpr std::array kServices = {"", "recurve.v1.Inference", "recurve.v1.Control"};
   grpc::HealthCheckServiceInterface* health = server->GetHealthCheckService();
-  for (const char* service : kServices) health->SetServingStatus(service, serving);
-  health->SetServingStatus("recurve.v1.Sessions", serving && durable);
-  for (const RpcService& other : others) health->SetServingStatus(other.name, serving);
+  health->SetServingStatus("", serving);
+  for (const RpcService& service : services) {
+    health->SetServingStatus(service.name, serving && (durable || !service.durable));
+  }
 }
 
-RpcServer::RpcServer(RpcOptions options, ServerCore& core, std::vector<RpcService> others)
-    : impl_(std::make_unique<Impl>(std::move(options), core, std::move(others))) {
+RpcServer::RpcServer(RpcOptions options, ServerCore& core, const std::vector<RpcService>& others)
+    : impl_(std::make_unique<Impl>(std::move(options), core, others)) {
   impl_->listen();
 }
 

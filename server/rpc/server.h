@@ -17,9 +17,10 @@ namespace recurve {
 
 struct ServiceContext;
 
-// A service of another protocol at the same port.
+// A service at a port.
 struct RpcService {
-  const char* name;  // PACKAGE.SERVICE, for health checks
+  const char* name;      // PACKAGE.SERVICE, for health checks
+  bool durable = false;  // NOT_SERVING while --state-dir is lost
   // The result lives as long as the server; the context outlives it.
   std::function<std::shared_ptr<grpc::Service>(ServiceContext& context)> make;
 };
@@ -48,7 +49,7 @@ class RpcServer {
   // Listens, with `others` in addition to its own services. Health is NOT_SERVING until `serving`
   // serves, which outlives the server. Throws std::runtime_error with a sentence if it cannot
   // listen or an option is out of range.
-  RpcServer(RpcOptions options, ServerCore& core, std::vector<RpcService> others = {});
+  RpcServer(RpcOptions options, ServerCore& core, const std::vector<RpcService>& others = {});
   ~RpcServer();
 
   int port() const;  // the bound one; 0 for a Unix socket

@@ -36,4 +36,9 @@ struct ServiceContext {
   Connections connections;
 };
 
+// The services of recurve.v1.
+RpcService inference_service();
+RpcService sessions_service();
+RpcService control_service();
+
 }  // namespace recurve

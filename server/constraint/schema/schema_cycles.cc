@@ -1,7 +1,6 @@
-#include "server/constraint/schema/schema_cycles.h"
-
 #include <vector>
 
+#include "server/constraint/schema/schema_merge.h"
 #include "server/constraint/schema/schema_scalars.h"
 
 namespace recurve {

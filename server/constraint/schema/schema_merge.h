@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -40,5 +41,12 @@ nlohmann::ordered_json negated_schema(const nlohmann::ordered_json& schema, cons
 // have common values are restricted. Throws ConstraintRefused.
 nlohmann::ordered_json exclusive_branches(const nlohmann::ordered_json& branches,
                                           const std::string& path, SchemaSource& source);
+
+// Throws ConstraintRefused if a definition refers to itself, directly or as one of its
+// alternatives, without a value in between, so that it defines no value.
+//   definitions: the rewritten definitions by name
+//   names: the definition of each JSON pointer of the client's schema
+void refuse_cycles(const nlohmann::ordered_json& definitions,
+                   const std::map<std::string, std::string>& names);
 
 }  // namespace recurve

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "server/constraint/constraint.h"
-#include "server/constraint/schema/schema_cycles.h"
 #include "server/constraint/schema/schema_keywords.h"
 #include "server/constraint/schema/schema_merge.h"
 #include "server/constraint/schema/schema_patterns.h"
