@@ -22,7 +22,7 @@ namespace {
 bool is_store_file(const FileSystem::Entry& entry) {
   std::string_view name = entry.name;
   if (name.starts_with(kSetAside)) name.remove_prefix(kSetAside.size());
-  if (name.ends_with(kBeingMade)) name.remove_suffix(kBeingMade.size());
+  if (name.ends_with(kIncomplete)) name.remove_suffix(kIncomplete.size());
   return number_of(name, kJournalFile) > 0 || number_of(name, kJournalCopy) > 0 ||
          number_of(name, kSegmentFile) > 0 || number_of(name, kStateFile) > 0;
 }

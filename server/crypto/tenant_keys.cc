@@ -22,7 +22,7 @@ std::string read_all(FileSystem& folder, const std::string& name) {
 }
 
 void replace_file(FileSystem& folder, const std::string& name, std::string_view text) {
-  const std::string temporary = name + std::string(kBeingMade);
+  const std::string temporary = name + std::string(kIncomplete);
   const auto writer = folder.create(temporary);
   writer->append(text);
   writer->sync();

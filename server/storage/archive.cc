@@ -9,10 +9,10 @@
 namespace recurve {
 namespace {
 
-// So many bytes of states are committed together at most: who has little to write waits for no
-// more.
+// Most bytes of states that are committed together, so that a small commit does not wait for many
+// large ones.
 constexpr size_t kGroupBytes = size_t{64} << 20;
-// How often it is looked whether the folder is still there.
+// The interval of checks whether the folder still exists.
 constexpr auto kWatch = std::chrono::milliseconds(400);
 
 }  // namespace
@@ -109,7 +109,7 @@ void Archive::load_answer(StoredPtr state, int32_t vocab, OnLoaded done) {
   });
 }
 
-// Told of when it is done, and done then.
+// Calls `done` after it has passed the duration to the listener.
 Archive::OnLoaded Archive::observed(OnLoaded done) const {
   return [this, asked = Clock::now(), done = std::move(done)](Loaded loaded) {
     observe(Call::kRead, asked, !loaded.error.empty());
@@ -127,7 +127,7 @@ Archive::Loaded Archive::load_now(const StoredPtr& state,
   const auto failed = [&](const std::exception& error, EndReason reason) {
     try {
       if (reason == EndReason::kStateLost) store_.set_aside(*state);
-    } catch (const std::exception&) {  // it stays where it is
+    } catch (const std::exception&) {  // the file stays where it is
     }
     return Loaded{.header = {}, .error = error.what(), .reason = reason};
   };
@@ -174,7 +174,8 @@ void Archive::wait() {
   if (under_way_ > 0) done_changed_.wait(lock, [this] { return !done_.empty(); });
 }
 
-// Tells of it before it can be taken: who has taken all may go, and what wake_ wakes with it.
+// Notifies with the mutex locked, before the results can be taken: after it has taken everything,
+// the owner may be destroyed, and what wake_ wakes with it.
 void Archive::post(std::vector<std::function<void()>> done) {
   const std::lock_guard lock(mutex_);
   for (auto& act : done) done_.push_back(std::move(act));
@@ -220,7 +221,7 @@ void Archive::commit_group(std::vector<Commit> group) {
   } catch (const std::bad_alloc&) {
     outcomes.assign(group.size(), {.error = "the system gives no memory to write it"});
   }
-  changes.clear();  // the images go before anybody hears of it
+  changes.clear();  // frees the images before the owner is notified
   std::vector<std::function<void()>> done;
   for (size_t c = 0; c < group.size(); ++c) {
     done.push_back([this, call = calls[c], asked = group[c].asked, act = std::move(group[c].done),
@@ -242,7 +243,7 @@ void Archive::read() {
     lock.unlock();
     std::vector<std::function<void()>> done;
     done.push_back(job());
-    job = nullptr;  // it has the image too, and is gone before anybody hears of it
+    job = nullptr;  // it has the image too: freed before the owner is notified
     post(std::move(done));
     lock.lock();
   }

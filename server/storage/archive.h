@@ -12,67 +12,66 @@
 
 namespace recurve {
 
-// A store whose owner never waits for a disk. One thread commits, as many changes together as have
-// come meanwhile; kReaders others read, so that states come back while others are written, and a
-// slow read delays no other. What is to be done with what they found, the owner's thread does, in
-// take_done(). The store outlives it, and so does what was taken out of it.
+// A store whose owner never waits for a disk. One thread commits, and groups all changes that have
+// arrived. kReaders other threads read, so that states are read while others are written, and a
+// slow read delays no other. The owner's thread handles the results in take_done(). The store
+// outlives the archive and everything that was taken out of it.
 class Archive {
  public:
   static constexpr int kReaders = 4;
   using Committed = std::function<void(StateStore::Outcome outcome)>;
-  // What was read; or a sentence that says why not, and what that means for the state.
+  // What was read; or an error message, and what the error means for the state.
   struct Loaded {
     StateHeader header = {};
     std::string error = {};
-    // kNoMemory: the system refused for now. kStateLost: for ever. kStateSealed: until the tenant's
-    // key is there again. kOtherModel: until a server of that model reads it.
+    // kNoMemory: out of memory, try again. kStateLost: permanent. kStateSealed: until the tenant's
+    // key is restored. kOtherModel: until a server of that model reads it.
     EndReason reason = EndReason::kDone;
   };
   using OnLoaded = std::function<void(Loaded loaded)>;
 
   explicit Archive(StateStore& store);
-  ~Archive();  // once all that was asked for is done
+  ~Archive();  // waits until all operations are done
   Archive(const Archive&) = delete;
   Archive& operator=(const Archive&) = delete;
 
   StateStore& store() { return store_; }
-  // What was asked for, by kStateDirCalls' order: a record's change, a state that no client was
-  // promised, a state or an answer that is read.
+  // The operations, in the order of kStateDirCalls: commit a record, write a state that was
+  // promised to no client, read a state or an answer.
   enum class Call { kCommit, kSpill, kRead };
-  // Called by take_done() for each that is done: how long it took, its wait included.
+  // Called by take_done() for each operation that is done, with its duration including the wait.
   using Listener = std::function<void(Call call, double seconds, bool failed)>;
   void when_observed(Listener listener) { listener_ = std::move(listener); }
-  // Called whenever there is something to take, on another thread: may only post, and calls nothing
-  // of the archive. Not any more once all that was asked for has been taken. Before the first call
-  // of those below.
+  // Called when there is something to take, on another thread: may only post, and calls nothing of
+  // the archive. Not called after everything has been taken. Call it before the first operation.
   void when_done(std::function<void()> wake) { wake_ = std::move(wake); }
 
-  // Called with StateStore::lost() whenever that has changed, within half a second, on another
-  // thread: may only post. Called at once, too.
+  // Called with StateStore::lost() at once, and within half a second after it has changed, on
+  // another thread: may only post.
   using OnLost = std::function<void(const std::string& why)>;
   void when_lost(OnLost listener);
-  // StateStore::lost() of half a second ago at most. Any thread.
+  // StateStore::lost() as of at most half a second ago. Any thread.
   std::string lost() const;
 
-  // The owner's thread. What they call is called by take_done(), each once, commits in their order,
-  // reads in any.
+  // The owner's thread. take_done() calls each callback once: those of commits in their order,
+  // those of reads in any order.
   void commit(StateStore::Change change, Committed done);
   struct Write {
     StateStore::Change change;
     Committed done;
   };
-  // Together: they share their syncs, as far as they are not too large.
+  // Commits these together. They share their syncs unless they are too large.
   void commit(std::vector<Write> writes);
-  // prepare: called before the image is first touched, on another thread; or none.
+  // prepare: called before the image is first read, on another thread; may be empty.
   void load(StoredPtr state, const StateHeader& wanted, NewImage image,
             std::function<void()> prepare, OnLoaded done);
-  // Only the header and the last answer's ids, which are below vocab.
+  // Reads only the header and the ids of the last answer, which are below vocab.
   void load_answer(StoredPtr state, int32_t vocab, OnLoaded done);
 
-  bool working() const { return under_way_ > 0; }  // something was asked for and not taken
-  // Does what is to be done with all that has come; false: nothing has.
+  bool working() const { return under_way_ > 0; }  // an operation was started and not taken
+  // Runs the callbacks of all operations that are done. False: none is done.
   bool take_done();
-  // Returns once there is something to take, if anything is under way.
+  // Returns when there is something to take, if an operation is in progress.
   void wait();
 
  private:
@@ -80,7 +79,7 @@ class Archive {
   struct Commit : Write {
     Clock::time_point asked;
   };
-  using Job = std::function<std::function<void()>()>;  // gives what the owner's thread does
+  using Job = std::function<std::function<void()>()>;  // returns the work of the owner's thread
 
   void write();
   void read();
@@ -95,9 +94,9 @@ class Archive {
   StateStore& store_;
   std::function<void()> wake_;
   Listener listener_;
-  int64_t under_way_ = 0;  // of the owner's thread
+  int64_t under_way_ = 0;  // used by the owner's thread
 
-  mutable std::mutex mutex_;  // of all below
+  mutable std::mutex mutex_;  // guards the members below
   std::condition_variable commits_changed_, reads_changed_, done_changed_, closing_;
   std::deque<Commit> commits_;
   std::deque<Job> reads_;

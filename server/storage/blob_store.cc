@@ -15,7 +15,7 @@ namespace {
   throw StateError(EndReason::kStateLost, "its file is gone, or has been cut off");
 }
 
-// Some bytes of a file.
+// A range of bytes of a file.
 class PartOfFile final : public FileSystem::Reader {
  public:
   PartOfFile(std::shared_ptr<const FileSystem::Reader> file, uint64_t offset, uint64_t bytes)
@@ -32,7 +32,7 @@ class PartOfFile final : public FileSystem::Reader {
 
 }  // namespace
 
-// What is written together has one sync. What of the segment before is to last has been synced.
+// A group has one sync. The lasting blobs of the previous segment have been synced.
 void BlobStore::begin_group() {
   const std::lock_guard lock(mutex_);
   if (segment_ && segments_[segment_number_].bytes < options_.segment_bytes) return;
@@ -83,7 +83,7 @@ BlobStore::Blob BlobStore::put_in_file(uint64_t id, const std::string& tenant,
   return {.bytes = bytes, .lasting = lasting};
 }
 
-// Where the next bytes of the open segment are, which are to be appended.
+// The location of the next bytes that are appended to the open segment.
 BlobStore::Blob BlobStore::place_in_segment(uint64_t bytes, bool lasting) {
   open_segment();
   segment_changed_ = true;
@@ -104,7 +104,7 @@ void BlobStore::open_segment() {
   segments_[segment_number_].reader = files_.system().open(name);
 }
 
-// Nothing is known of what was appended to it since its last sync: what is to last of that is not
+// What was appended to the segment since its last sync is unknown, so its lasting blobs are not
 // certain.
 void BlobStore::give_up_segment(const char* why) {
   segment_.reset();
@@ -167,8 +167,8 @@ bool BlobStore::tidy(bool full, const Record& record) {
   return (sparse > 0 && compact(sparse, record)) || removed;
 }
 
-// What is still wanted of a segment is written behind the last one; then nothing wants the segment.
-// Where that fails, all stays where it was.
+// Appends the used blobs of a segment to the open one; then the segment is unused. If that fails,
+// everything stays where it was.
 bool BlobStore::compact(uint64_t number, const Record& record) {
   std::vector<std::pair<uint64_t, Blob>> moved;
   try {
@@ -216,7 +216,7 @@ BlobStore::ReaderPtr BlobStore::segment_reader(uint64_t number) {
   return segment.reader;
 }
 
-// A segment is opened before it can be removed; a file of its own is there until remove().
+// A segment is opened before it can be deleted; a blob's own file exists until remove().
 BlobStore::ReaderPtr BlobStore::get(uint64_t id) {
   try {
     ReaderPtr file;

@@ -16,67 +16,67 @@
 
 namespace recurve {
 
-// Immutable blobs by id in the files of a store. One from own_file bytes on is a file, "state-ID".
-// Smaller ones are written one behind the other into "segment-N", so that many share a sync;
-// segments of which most is no longer wanted are compacted. Which blobs there are, and where, is to
-// be recorded elsewhere: see RecordLog.
+// Immutable blobs by id in the files of a store. A blob of at least own_file bytes has its own
+// file, "state-ID". Smaller ones are appended to "segment-N", so that many share a sync. Segments
+// are compacted when most of their bytes are unused. The caller records which blobs exist and
+// where: see RecordLog.
 //
 // One thread writes and removes; any thread may read.
 class BlobStore {
  public:
   struct Options {
     uint64_t own_file = uint64_t{1} << 20;
-    uint64_t segment_bytes = uint64_t{64} << 20;  // one of so many bytes takes no more groups
+    uint64_t segment_bytes = uint64_t{64} << 20;  // a segment of this size gets no more groups
   };
   BlobStore(StoreFiles& files, const Options& options) : files_(files), options_(options) {}
 
-  // The thread that writes. A group of blobs: to be called before the first put() of those that
-  // share a sync.
+  // The thread that writes. Starts a group of blobs, which share a sync. Call it before the first
+  // put() of the group.
   void begin_group();
-  // Writes the parts one after the other; sealed, where files are, with a key of the tenant's.
-  // lasting: it is there after a loss of power once it is synced; else as long as this object is.
-  // Where it throws std::exception, the blob is not there.
+  // Writes the parts one after the other, sealed with a key of the tenant if files are sealed.
+  // lasting: the blob survives a power failure once it is synced; otherwise it exists as long as
+  // this object. If it throws std::exception, the blob does not exist.
   void put(uint64_t id, const std::string& tenant, std::span<const std::string_view> parts,
            bool lasting);
-  // Syncs the lasting blobs of the group. Those of which that is not certain, and why.
+  // Syncs the lasting blobs of the group. Returns the blobs that may not be synced, and why.
   std::map<uint64_t, std::string> sync();
-  // Nothing, if there is no such blob.
+  // Does nothing if there is no such blob.
   void remove(uint64_t id);
-  // Removes the files of what was removed, and compacts a segment of which half is no longer
-  // wanted, or a quarter where the disk is full. False if there was nothing to do. record: called
-  // with the new locations of lasting blobs before the old ones go; may throw, and then these stay.
+  // Deletes the files of removed blobs, and compacts a segment of which half is unused, or a
+  // quarter if the disk is full. False if there was nothing to do. record: called with the new
+  // locations of lasting blobs before the old ones are deleted; if it throws, these stay.
   using Record = std::function<void(const std::vector<StateLocation>& moved)>;
   bool tidy(bool full, const Record& record);
 
-  // Any thread. A blob, which stays readable once it is removed. Throws StateError where it is
-  // gone, or std::system_error.
+  // Any thread. A blob, which stays readable after it is removed. Throws StateError if it is
+  // missing, or std::system_error.
   std::shared_ptr<const FileSystem::Reader> get(uint64_t id);
   bool contains(uint64_t id) const;
   StateLocation location(uint64_t id) const;
-  // Whether it is known that the blob cannot be read.
+  // Whether the blob is known to be unreadable.
   bool is_gone(uint64_t id) const;
-  // Once it was found to be damaged: it is kept under another name, and cannot be read any more.
+  // After the blob was found to be damaged: renames its file, so that it cannot be read any more.
   void set_aside(uint64_t id);
 
-  // At the start: where a lasting blob is, as it was recorded.
+  // At the start: the recorded location of a lasting blob.
   void adopt(const StateLocation& at);
   void retain(const std::function<bool(uint64_t id)>& wanted);
-  // Looks for the files of those that were adopted.
+  // Searches for the files of the adopted blobs.
   struct Found {
-    std::set<uint64_t> gone = {};  // without a file
-    int64_t missing = 0;           // these, and those whose file is too short
+    std::set<uint64_t> gone = {};  // their file does not exist
+    int64_t missing = 0;           // these, and blobs whose file is too short
   };
   Found find_files(const std::vector<FileSystem::Entry>& files);
-  // Whether the file is one of these blobs'.
+  // Whether the file belongs to one of these blobs.
   bool has_file(std::string_view name) const;
 
  private:
   struct Blob {
-    uint64_t segment = 0;  // 0: it is a file
+    uint64_t segment = 0;  // 0: its own file
     uint64_t offset = 0, bytes = 0;
     bool lasting = false;
-    bool missing = false;    // its file is not there, or too short
-    bool set_aside = false;  // it was found to be damaged
+    bool missing = false;    // its file is missing or too short
+    bool set_aside = false;  // it is damaged
   };
   using ReaderPtr = std::shared_ptr<const FileSystem::Reader>;
   struct Segment {
@@ -95,15 +95,15 @@ class BlobStore {
   StoreFiles& files_;
   const Options options_;
 
-  // Of the thread that writes.
+  // Used by the thread that writes.
   std::unique_ptr<FileSystem::Writer> segment_;
-  uint64_t segment_number_ = 0;  // of that, or the last one
+  uint64_t segment_number_ = 0;  // of the open segment, or the last one
   bool segment_changed_ = false;
-  std::vector<uint64_t> unsynced_;          // lasting ones of the group
-  std::map<uint64_t, std::string> unsure_;  // of these
+  std::vector<uint64_t> unsynced_;          // lasting blobs of the group
+  std::map<uint64_t, std::string> unsure_;  // of these, which may not be synced
 
-  std::mutex setting_aside_;  // held by the thread that does
-  mutable std::mutex mutex_;  // of all below
+  std::mutex setting_aside_;  // held while a file is set aside
+  mutable std::mutex mutex_;  // guards the members below
   std::unordered_map<uint64_t, Blob> blobs_;
   std::map<uint64_t, Segment> segments_;
 };

@@ -8,24 +8,24 @@
 
 namespace recurve {
 
-// What the files of a store are called: see StateStore.
+// The names of a store's files: see StateStore.
 inline constexpr std::string_view kJournalFile = "journal-", kSegmentFile = "segment-";
 inline constexpr std::string_view kJournalCopy = "journal-copy-";
 inline constexpr std::string_view kStateFile = "state-";
-inline constexpr std::string_view kBeingMade = ".new", kSetAside = "set-aside-";
+inline constexpr std::string_view kIncomplete = ".new", kSetAside = "set-aside-";
 
 inline std::string file_name(std::string_view kind, uint64_t number) {
   return fmt::format("{}{}", kind, number);
 }
 
-// The name that a file had before it was set aside, or will have once it is whole.
+// The name of a file without the marks of files that are set aside or incomplete.
 inline std::string_view final_name(std::string_view name) {
   if (name.starts_with(kSetAside)) name.remove_prefix(kSetAside.size());
-  if (name.ends_with(kBeingMade)) name.remove_suffix(kBeingMade.size());
+  if (name.ends_with(kIncomplete)) name.remove_suffix(kIncomplete.size());
   return name;
 }
 
-// The number of a file of that kind; 0: it is none. Numbers of ours are far from the largest.
+// The number of a file of that kind; 0: another file. Numbers in use are far from the largest.
 inline uint64_t number_of(std::string_view name, std::string_view kind) {
   if (!name.starts_with(kind)) return 0;
   name.remove_prefix(kind.size());

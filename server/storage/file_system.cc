@@ -4,7 +4,7 @@
 
 namespace recurve {
 
-// In blocks, as a disk loses them.
+// In blocks, because a disk loses whole blocks.
 void FileSystem::Reader::read_what_is_whole(uint64_t offset, std::span<std::byte> to) const {
   constexpr size_t kBlock = 4096;
   while (!to.empty()) {

@@ -11,44 +11,44 @@
 
 namespace recurve {
 
-// What a reader throws where the key is missing that the bytes were sealed with, with a sentence
-// that says which. Nothing is known to be wrong with them: they can be read once it is there again.
+// Thrown by a reader if the key is missing that sealed the bytes; the message names the key. The
+// bytes can be read once the key is restored.
 class KeyMissing : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// What a reader throws where bytes are missing, or are not those that were written.
+// Thrown by a reader if bytes are missing or differ from those that were written.
 class FileDamaged : public std::system_error {
   using std::system_error::system_error;
 };
 
-// What a store asks of the folder that it keeps its files in; names have no slash. Each call throws
-// std::system_error with a sentence where the system refuses. A call is whole or throws: short
-// writes and interrupted calls are the implementation's affair. Any thread may call.
+// The folder in which a store has its files; names have no slash. Each call throws
+// std::system_error with a message if the system refuses. A call either completes or throws: the
+// implementation handles short writes and interrupted calls. Any thread may call.
 class FileSystem {
  public:
-  // A file that is read, and stays readable once its name is removed. Any thread.
+  // A file that is read. It stays readable after its name is removed. Any thread.
   class Reader {
    public:
     virtual ~Reader() = default;
     virtual uint64_t bytes() const = 0;
     virtual void read(uint64_t offset, std::span<std::byte> to) const = 0;
-    // The same, with zeros for what cannot be read.
+    // The same, with zeros for bytes that cannot be read.
     virtual void read_what_is_whole(uint64_t offset, std::span<std::byte> to) const;
   };
-  // A file that is being written, from its beginning on. One thread.
+  // A file that is written from its beginning. One thread.
   class Writer {
    public:
     virtual ~Writer() = default;
     virtual void append(std::string_view bytes) = 0;
-    // Parts of what belongs to a tenant as a whole: where files are sealed, by a key of that
-    // tenant's. Empty: it belongs to none.
+    // Appends parts that together belong to a tenant: if files are sealed, they are sealed with a
+    // key of that tenant. Empty: they belong to no tenant.
     virtual void append_of(std::string_view tenant, std::span<const std::string_view> parts);
-    // Bytes of another file of the folder, sealed as they are there. They are what was appended to
-    // it in one call.
+    // Appends bytes of another file of the folder, sealed as they are there. One call has appended
+    // them to that file.
     virtual void append_from(const Reader& from, uint64_t offset, uint64_t bytes);
-    // All that was appended is there after a loss of power. Once it has thrown, nothing is known of
-    // what was appended: the file is to be written anew elsewhere, and not to be synced again.
+    // Everything that was appended survives a power failure. After it has thrown, the content of
+    // the file is unknown: write a new file, and do not sync this one again.
     virtual void sync() = 0;
   };
 
@@ -58,21 +58,21 @@ class FileSystem {
     uint64_t bytes = 0;
   };
   virtual std::vector<Entry> list() = 0;  // the folder's files, in any order
-  virtual std::unique_ptr<Writer> create(const std::string& name) = 0;  // empty, if it was there
-  // Throws before anything is appended of a tenant for which append_of() would fail.
+  virtual std::unique_ptr<Writer> create(const std::string& name) = 0;  // truncated if it exists
+  // Throws before anything is appended, if append_of() would fail for the tenant.
   virtual void prepare_for(std::string_view /*tenant*/) {}
   virtual std::unique_ptr<Reader> open(const std::string& name) = 0;
   virtual void rename(const std::string& from, const std::string& to) = 0;  // replaces `to`
   virtual void remove(const std::string& name) = 0;
-  // What was created, renamed and removed in the folder is so after a loss of power.
+  // Makes creations, renames and removals in the folder survive a power failure.
   virtual void sync_folder() = 0;
-  // Why what is written may not be found by its name any more, as the folder or its lock was
-  // deleted or replaced: a sentence. Empty: it is found.
+  // Why written files may not be found by their names any more: the folder or its lock was deleted
+  // or replaced. A message; empty: they are found.
   virtual std::string lost() { return {}; }
 };
 
-// A folder of the system, made if it is not there, which no other process may use meanwhile. Throws
-// std::runtime_error with a sentence if one does, or if it cannot be made.
+// A folder of the system, created if it is missing. No other process may use it at the same time.
+// Throws std::runtime_error with a message if one does, or if it cannot be created.
 std::unique_ptr<FileSystem> open_folder(const std::string& path);
 
 }  // namespace recurve

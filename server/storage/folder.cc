@@ -23,7 +23,7 @@ namespace {
   throw std::system_error(error, std::generic_category(), fmt::format("cannot {} {}", what, path));
 }
 
-// A call that says -1 where it fails, made again where a signal has interrupted it.
+// Repeats a call that returns -1 if it fails, while a signal has interrupted it.
 template <typename Call>
 auto retried(const char* what, const std::string& path, const Call& call) {
   while (true) {
@@ -33,10 +33,10 @@ auto retried(const char* what, const std::string& path, const Call& call) {
   }
 }
 
-constexpr size_t kBlock = 4096;  // disks read and write whole ones
+constexpr size_t kBlock = 4096;  // the unit of direct reads and writes
 constexpr size_t kMegabyte = size_t{1} << 20, kLarge = 8 * kMegabyte;
 
-bool lies_well(uint64_t offset, const void* memory) {
+bool is_aligned(uint64_t offset, const void* memory) {
   return offset % kBlock == 0 && reinterpret_cast<uintptr_t>(memory) % kBlock == 0;
 }
 
@@ -56,9 +56,8 @@ class Descriptor {
   const std::string path_;
 };
 
-// What is large goes to the disk past the page cache, as far as it lies as disks want it: that
-// takes a tenth of the processor's time, and what was written to make room in memory takes none of
-// it.
+// Large aligned data is written to the disk past the page cache: that takes a tenth of the
+// processor time, and data that is written to free memory does not fill it again as page cache.
 class FolderWriter final : public FileSystem::Writer {
  public:
   FolderWriter(int fd, std::string path) : file_(fd, std::move(path)) {}
@@ -72,10 +71,10 @@ class FolderWriter final : public FileSystem::Writer {
   }
 
  private:
-  // From the front on; where the file system knows no such way, nothing.
+  // From the front on; nothing if the file system does not support it.
   void append_past_cache(std::string_view* bytes) {
     const auto whole_blocks = [&] {
-      return lies_well(bytes_, bytes->data()) ? bytes->size() / kBlock * kBlock : 0;
+      return is_aligned(bytes_, bytes->data()) ? bytes->size() / kBlock * kBlock : 0;
     };
     if (whole_blocks() == 0 || !set_direct(true)) return;
     try {
@@ -102,11 +101,11 @@ class FolderWriter final : public FileSystem::Writer {
   uint64_t bytes_ = 0;
 };
 
-// What is large and not in the page cache comes from the disk past it, as it was written: it is
-// not read twice.
+// Large data that is not in the page cache is read without it, as it was written: it is not read
+// twice.
 class FolderReader final : public FileSystem::Reader {
  public:
-  // direct: the same file, past the page cache; -1: there is no such way.
+  // direct: the same file, opened without the page cache; -1: not supported.
   FolderReader(int fd, int direct, std::string path)
       : file_(fd, std::move(path)), direct_(direct, file_.path()) {
     struct stat status;
@@ -132,14 +131,14 @@ class FolderReader final : public FileSystem::Reader {
   }
 
  private:
-  // What the page cache has; or from the disk, if it lies as disks want it. 0 or -1: it is to be
-  // read as all else is, which says what is wrong.
+  // Reads from the page cache, or directly from the disk if the range is aligned. 0 or -1: read it
+  // in the ordinary way, which reports the error.
   ssize_t read_large(uint64_t offset, std::span<std::byte> to) const {
     if (to.size() < kMegabyte) return 0;
     const iovec place{to.data(), to.size()};
     const auto at = static_cast<off_t>(offset);
     const ssize_t cached = preadv2(file_.get(), &place, 1, at, RWF_NOWAIT);
-    if (cached > 0 || errno != EAGAIN || !lies_well(offset, to.data())) return cached;
+    if (cached > 0 || errno != EAGAIN || !is_aligned(offset, to.data())) return cached;
     return pread(direct_.get(), to.data(), to.size() / kBlock * kBlock, at);
   }
 
@@ -151,8 +150,8 @@ class Folder final : public FileSystem {
  public:
   explicit Folder(const std::string& path)
       : folder_(make_and_open(path), path), lock_(take_lock(path), path + "/lock") {
-    // A lock file can be deleted, and made anew by another server: the folder has a lock itself,
-    // where the file system has such locks.
+    // A lock file can be deleted, and created again by another server. So the folder itself is
+    // locked too, if the file system has such locks.
     if (flock(folder_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) refuse_second(path);
   }
 
@@ -209,7 +208,7 @@ class Folder final : public FileSystem {
     return retried("open", path,
                    [&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
   }
-  // Held until the file is closed, whichever way the process ends.
+  // Held until the file is closed, also if the process crashes.
   static int take_lock(const std::string& folder) {
     const std::string path = folder + "/lock";
     const int fd = retried(

@@ -15,7 +15,7 @@ namespace {
 constexpr std::string_view kMark = "RJNL";
 constexpr uint32_t kVersion = 3;
 
-// How many bytes the beginning and the frame of a group have in a version.
+// The size of the file's header and of a group's frame in each version.
 struct Form {
   size_t beginning, frame;
 };
@@ -36,7 +36,7 @@ uint64_t checksum_of_group(uint64_t number, std::string_view entries) {
   return checksum_of(all.append(entries));
 }
 
-// Takes values from the front; none once there is too little.
+// Reads values from the front; none once there are too few bytes.
 class Fields {
  public:
   explicit Fields(std::string_view bytes) : bytes_(bytes) {}
@@ -87,7 +87,7 @@ std::string fields_of(const RecordRemoved& removed) {
   return to;
 }
 
-// Takes an entry from the front; what there is too little for is seen in the fields.
+// Reads an entry from the front. The fields show whether there were too few bytes.
 std::optional<JournalEntry> take_entry(Fields* fields) {
   JournalEntry entry;
   const auto kind = fields->take<uint8_t>();
@@ -120,7 +120,7 @@ std::optional<JournalEntry> take_entry(Fields* fields) {
   return entry;
 }
 
-// What a journal begins with. A beginning that is not whole is taken for one of this version.
+// Reads the file's header. An incomplete header is treated as one of this version.
 struct Beginning {
   uint32_t version = kVersion;
   uint64_t snapshot_groups = 0;
@@ -160,8 +160,8 @@ bool take_entries(std::string_view all, std::vector<JournalEntry>* entries) {
   return false;
 }
 
-// Takes the group that the bytes begin with; false if they do not begin with a whole one. One of a
-// version without numbers has `next`.
+// Reads the group at the front of the bytes; false if there is no complete one. A group of a
+// version without numbers gets `next`.
 bool take_group(std::string_view* bytes, uint32_t version, uint64_t next, JournalContents* to) {
   const size_t frame = form_of(version).frame;
   if (bytes->size() < frame || !bytes->starts_with(kMark)) return false;
@@ -183,7 +183,8 @@ JournalContents parse_groups(std::string_view left, uint32_t version) {
   const auto next = [&] { return contents.groups.empty() ? 0 : contents.groups.back().number + 1; };
   while (!left.empty()) {
     if (take_group(&left, version, next(), &contents)) continue;
-    // Not whole: cut off, unless a group follows. Without numbers, one may be missing before that.
+    // Incomplete: cut off, unless a group follows. Without numbers, a group may be missing before
+    // that.
     const uint64_t after = version < 3 ? next() + 1 : next();
     bool follows = false;
     while (!follows && !left.empty()) {
@@ -235,7 +236,7 @@ JournalContents parse_journal(std::string_view journal) {
   const size_t bytes = form_of(beginning.version).beginning;
   const std::string_view groups = journal.substr(std::min(bytes, journal.size()));
   JournalContents contents = parse_groups(groups, beginning.version);
-  // Of which version it was is not known then.
+  // Its version is unknown then.
   if (!beginning.whole && contents.groups.empty()) contents = parse_groups(journal, 2);
   contents.snapshot_groups = beginning.snapshot_groups;
   contents.damaged |= !beginning.whole;

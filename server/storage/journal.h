@@ -7,7 +7,7 @@
 
 namespace recurve {
 
-// The journal of a store of states: groups of entries, one behind the other, each with a checksum.
+// The journal of a store of states: groups of entries, one after the other, each with a checksum.
 // Numbers are little-endian; a text is its length, u32, and its bytes.
 //
 //   8  "RCRVJRNL"                    then for each group:   4  "RJNL"
@@ -16,28 +16,28 @@ namespace recurve {
 //   8  u64 checksum of those 20                             8  u64 checksum of number and entries
 //                                                           L  entries: u8 kind, and what it has
 //
-// What is committed together is one group, so that a loss of power leaves all of it or nothing,
-// whichever of its sectors are there. Each group is synced before the next one is written: so a
-// loss of power damages the last one alone, and a group that is missing before another was damaged
-// later. In versions 1 and 2 the beginning has no number of groups, groups have no numbers, and
-// their checksums are of the entries; in version 1 each entry was a group.
+// What is committed together is one group, so that after a power failure all of it is there or
+// nothing, whichever sectors were written. Each group is synced before the next one is written. So
+// a power failure damages only the last group, and a missing group before another was damaged
+// later. In versions 1 and 2 the file's header has no number of groups, groups have no numbers, and
+// their checksums cover the entries; in version 1 each entry was a group.
 //
-// The entries of a file begin with a snapshot: all that the files before it came to. So the file
-// with the highest number is the journal, and the others are left over.
+// The entries of a file begin with a snapshot: the result of all previous files. So the file with
+// the highest number is the journal, and the others are obsolete.
 
-// A state is in this place from now on. kind 1: u64 id, u64 segment (0: a file), u64
-// offset, u64 bytes.
+// The state is at this location from now on. kind 1: u64 id, u64 segment (0: a file), u64 offset,
+// u64 bytes.
 struct StateLocation {
   uint64_t id = 0, segment = 0, offset = 0, bytes = 0;
 };
 // The record of a key. kind 2: text key, text, u32 number of states, u64 id of each. kind 4: the
-// same, and in doubt: a record of that key that was committed later may have been lost.
+// same, in doubt: a later commit of that key may have been lost.
 struct RecordEntry {
   std::string key, text;
   std::vector<uint64_t> states;
   bool in_doubt = false;
 };
-// The record of that key is gone. kind 3: text key.
+// The record of that key was removed. kind 3: text key.
 struct RecordRemoved {
   std::string key;
 };
@@ -47,31 +47,31 @@ inline constexpr std::string_view kJournalMagic = "RCRVJRNL";
 
 std::string journal_beginning(uint64_t snapshot_groups);
 void append_entry(const JournalEntry& entry, std::string* entries);
-// Of one that append_entry() has made of a RecordEntry: that, and its key alone.
+// For an entry that append_entry() wrote for a RecordEntry: the whole record, and only its key.
 RecordEntry record_of(std::string_view entry);
 std::string_view key_of_record(std::string_view entry);
-// Entries as the group of that number.
+// The entries as the group of that number.
 std::string journal_group(uint64_t number, std::string_view entries);
 
 struct JournalContents {
-  // A whole group: its number, and where its entries end.
+  // A complete group: its number, and where its entries end.
   struct Group {
     uint64_t number = 0;
     size_t end = 0;
   };
   std::vector<Group> groups;
   std::vector<JournalEntry> entries;
-  uint64_t snapshot_groups = 0;  // 0: not known
-  // There is something between its groups that is none: it was not cut off, but damaged.
+  uint64_t snapshot_groups = 0;  // 0: unknown
+  // There are bytes between its groups that are not a group: it was damaged, not cut off.
   bool damaged = false;
-  bool has_tail = false;  // there is something behind the last group that is none
+  bool has_tail = false;  // other bytes follow the last group
 };
-// Throws std::runtime_error with a sentence if the journal is of a newer version.
+// Throws std::runtime_error with a message if the journal has a newer version.
 JournalContents parse_journal(std::string_view journal);
-// The groups of a journal and of a copy of it.
+// The groups of a journal and of its copy.
 JournalContents merge_journals(JournalContents journal, JournalContents copy);
-// What is missing of it: whether groups are, and from which entry on all are there. Records that
-// are put before that, and not behind it, are in doubt. A missing group of the snapshot replaced
+// What is missing: whether groups are, and the entry from which on all are there. A record that is
+// put before that entry, and not after it, is in doubt. A missing group of the snapshot replaced
 // nothing.
 struct JournalGaps {
   bool any = false;

@@ -10,14 +10,14 @@
 namespace recurve {
 namespace {
 
-// A journal as far as it can be read; nothing where there is none.
+// The readable part of a journal; nothing if it does not exist.
 JournalContents journal_in(FileSystem& files, const std::string& name) {
   std::string bytes;
   try {
     const auto reader = files.open(name);
     bytes.resize(reader->bytes());
     reader->read_what_is_whole(0, std::as_writable_bytes(std::span(bytes)));
-  } catch (const std::system_error&) {  // none of it can be
+  } catch (const std::system_error&) {  // nothing is readable
   }
   return parse_journal(bytes);
 }
@@ -31,18 +31,18 @@ RecordLog::Found RecordLog::read(const std::vector<FileSystem::Entry>& files) {
       return std::max(number_of(name, kJournalFile), number_of(name, kJournalCopy));
     };
     if (number(file.name) > 0) journals.insert(number(file.name));
-    number_ = std::max(number_, number(final_name(file.name)));  // none is used again
+    number_ = std::max(number_, number(final_name(file.name)));  // numbers are not reused
   }
   Found found{.any = !journals.empty()};
   for (const uint64_t number : journals) {
     found.contents = merged(number, files, &found.damaged);
-    if (!found.contents.damaged || !found.contents.entries.empty()) break;  // else it is none
+    if (!found.contents.damaged || !found.contents.entries.empty()) break;  // a journal
   }
   return found;
 }
 
-// What a journal and its copy have between them. The copy is read where the journal may lack
-// something: it has the same bytes.
+// The groups of a journal and its copy together. The copy, which has the same bytes, is read if the
+// journal may lack something.
 JournalContents RecordLog::merged(uint64_t number, const std::vector<FileSystem::Entry>& files,
                                   std::set<std::string>* damaged) {
   const std::string name = file_name(kJournalFile, number), copy = file_name(kJournalCopy, number);
@@ -57,7 +57,7 @@ JournalContents RecordLog::merged(uint64_t number, const std::vector<FileSystem:
   const bool whole = !found.damaged && !found.has_tail && !gaps_in(found).any;
   if (entry(copy) == files.end() || (whole && bytes_of(copy) <= bytes_of(name))) return found;
   JournalContents other = journal_in(files_.system(), copy);
-  // A loss of power may damage any group of it that was not synced.
+  // A power failure may damage any group of the copy that was not synced.
   if (other.damaged && found.groups.empty()) damaged->insert(copy);
   return merge_journals(std::move(found), std::move(other));
 }
@@ -65,7 +65,7 @@ JournalContents RecordLog::merged(uint64_t number, const std::vector<FileSystem:
 void RecordLog::begin(uint64_t groups, std::string_view entries) {
   const std::string all = journal_beginning(groups).append(entries);
   journal_.reset();
-  files_.remove(file_name(kJournalCopy, number_ + 1), 0);  // of an attempt that failed
+  files_.remove(file_name(kJournalCopy, number_ + 1), 0);  // left from a failed attempt
   auto writer = write_new(file_name(kJournalFile, number_ + 1), all);
   begin_copy(all);
   files_.sync_names();
@@ -92,7 +92,7 @@ void RecordLog::append(const std::string& entries) {
   files_.add_bytes(group.size());
 }
 
-// Without a copy the log goes on.
+// Without a copy the log continues.
 void RecordLog::append_to_copy(const std::string& group) {
   if (copy_ == nullptr) return;
   try {
@@ -112,10 +112,10 @@ void RecordLog::begin_copy(const std::string& all) {
   }
 }
 
-// Whole under its name, or not there.
+// The file is complete under its name, or does not exist.
 std::unique_ptr<FileSystem::Writer> RecordLog::write_new(const std::string& name,
                                                          const std::string& all) {
-  const std::string made = name + std::string(kBeingMade);
+  const std::string made = name + std::string(kIncomplete);
   try {
     std::unique_ptr<FileSystem::Writer> writer = files_.system().create(made);
     writer->append(all);
@@ -123,7 +123,7 @@ std::unique_ptr<FileSystem::Writer> RecordLog::write_new(const std::string& name
     files_.system().rename(made, name);
     return writer;
   } catch (const std::exception&) {
-    files_.remove(made, 0);  // it takes capacity where there may be none
+    files_.remove(made, 0);  // frees its space on a full disk
     throw;
   }
 }

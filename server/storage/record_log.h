@@ -11,30 +11,31 @@
 namespace recurve {
 
 // The journal of a folder, "journal-N": entries that are appended and synced; see journal.h.
-// "journal-copy-N" has the same bytes, which are synced when the system gets to it: what is damaged
-// in one of the two is read from the other. One thread.
+// "journal-copy-N" has the same bytes, synced by the system at its own time: what is damaged in one
+// of the two is read from the other. One thread.
 class RecordLog {
  public:
-  // slack: what the journal may grow by beyond twice its snapshot before it is to be written anew
+  // slack: how much the journal may grow beyond twice its snapshot before it is rewritten
   RecordLog(StoreFiles& files, uint64_t slack) : files_(files), slack_(slack) {}
 
   struct Found {
     JournalContents contents = {};
-    bool any = false;                    // there is a journal
+    bool any = false;                    // a journal exists
     std::set<std::string> damaged = {};  // files
   };
-  // What the newest journal has of those in the folder. Throws std::runtime_error if it is of a
-  // newer version.
+  // Reads the newest journal of those in the folder. Throws std::runtime_error if it has a newer
+  // version.
   Found read(const std::vector<FileSystem::Entry>& files);
 
-  // Whether append() may be called. Not before begin(), nor once append() has thrown: what of its
-  // entries is there is unknown, and until the next begin() no file may be removed that they name.
+  // Whether append() may be called: not before begin(), nor after append() has thrown. Then it is
+  // unknown which of its entries are written, and until the next begin() no file may be removed
+  // that they name.
   bool is_open() const { return journal_ != nullptr; }
   bool is_long() const { return bytes_ > 2 * snapshot_bytes_ + slack_; }
   void close() { journal_.reset(); }
-  // Begins the journal of the next number with so many groups, in place of the one before it.
+  // Starts the journal of the next number with so many groups. It replaces the previous one.
   void begin(uint64_t groups, std::string_view all);
-  // Appends a group of these entries. It is there after a loss of power.
+  // Appends these entries as a group, which then survives a power failure.
   void append(const std::string& entries);
 
  private:
@@ -47,7 +48,7 @@ class RecordLog {
   StoreFiles& files_;
   const uint64_t slack_;
   std::unique_ptr<FileSystem::Writer> journal_, copy_;
-  uint64_t number_ = 0;  // of the journal, or the last one
+  uint64_t number_ = 0;  // of the open journal, or the last one
   uint64_t next_group_ = 0;
   uint64_t bytes_ = 0, snapshot_bytes_ = 0;
 };

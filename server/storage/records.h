@@ -9,15 +9,15 @@
 
 namespace recurve {
 
-// Records whose keys begin so are of use, but were promised to no client: see StateStore.
+// Records with this prefix of the key are useful, but promised to no client: see StateStore.
 inline constexpr std::string_view kExpendable = "prefix ";
 inline bool is_expendable(std::string_view key) { return key.starts_with(kExpendable); }
 
-// The records of a store by their keys, each in one piece as the journal has it: of a hundred
-// thousand of them, little more than their texts is in memory.
+// The records of a store by their keys, each serialized as in the journal: a hundred thousand of
+// them take little more memory than their texts.
 class Records {
  public:
-  void put(const RecordEntry& record) {  // in the place of the one of that key
+  void put(const RecordEntry& record) {  // replaces the record of that key
     std::string entry;
     append_entry(record, &entry);
     entry.shrink_to_fit();
@@ -40,7 +40,7 @@ class Records {
     return record_of(*found);
   }
   size_t size() const { return entries_.size(); }
-  // As the journal has them, by their keys; `from`: from that one on.
+  // Serialized as in the journal, in the order of their keys; `from`: from that key on.
   auto begin() const { return entries_.begin(); }
   auto begin(std::string_view from) const { return entries_.lower_bound(from); }
   auto end() const { return entries_.end(); }

@@ -1,5 +1,5 @@
-// A store of states: how a group of changes is committed, how states are read, and what becomes of
-// those that nothing wants any more.
+// A store of states: how a group of changes is committed, how states are read, and how unused
+// states are deleted.
 #include "server/storage/state_store.h"
 
 #include <fmt/format.h>
@@ -25,7 +25,7 @@ StateStore::StateStore(std::unique_ptr<FileSystem> files, const Options& options
 
 StateStore::~StateStore() = default;
 
-StoredState::~StoredState() { store_.let_go(id_); }
+StoredState::~StoredState() { store_.release(id_); }
 
 uint64_t StateStore::new_id() {
   const std::lock_guard lock(mutex_);
@@ -46,7 +46,7 @@ std::vector<StateStore::Outcome> StateStore::commit(std::span<const Change> chan
   return outcomes;
 }
 
-// What is to go of these, others may have the room of.
+// The space of expendable records that are removed is free for the other changes.
 void StateStore::give_up_expendable(std::span<const Change> changes) {
   const std::lock_guard lock(mutex_);
   for (const Change& change : changes) {
@@ -56,7 +56,7 @@ void StateStore::give_up_expendable(std::span<const Change> changes) {
   }
 }
 
-// Nothing is removed once the first state is written, as nothing names it yet.
+// Nothing is removed after the first state is written, because nothing names it yet.
 void StateStore::make_capacity(std::span<const Change> changes) {
   uint64_t wanted = 0;
   for (const Change& change : changes) {
@@ -117,7 +117,7 @@ void StateStore::write_journal(std::span<const Change> changes, std::vector<Outc
     files_.check_capacity(entries.size());
     log_.append(entries);
     if (const std::string why = lost(); !why.empty()) {
-      log_.close();  // it names what is not committed
+      log_.close();  // it names changes that are not committed
       throw std::runtime_error(why);
     }
   } catch (const std::exception& error) {
@@ -128,7 +128,7 @@ void StateStore::write_journal(std::span<const Change> changes, std::vector<Outc
   }
 }
 
-// With all that there is, each entry as a group: if one is damaged later, the others are not.
+// Writes everything, each entry as a group: damage to one does not affect the others.
 void StateStore::begin_journal() {
   uint64_t groups = 0;
   std::string all, entry;
@@ -174,7 +174,7 @@ void StateStore::apply(const Change& change, Outcome* outcome) {
 
 void StateStore::unname(const std::vector<uint64_t>& states) {
   for (const uint64_t id : states) {
-    if (--refs_[id].records == 0) let_go_.push_back(id);
+    if (--refs_[id].records == 0) released_.push_back(id);
   }
 }
 
@@ -184,14 +184,14 @@ StoredPtr StateStore::handle(uint64_t id, Refs& refs) {
   return state;
 }
 
-void StateStore::let_go(uint64_t id) {
+void StateStore::release(uint64_t id) {
   const std::lock_guard lock(mutex_);
   const auto at = refs_.find(id);
-  if (at != refs_.end() && --at->second.handles == 0) let_go_.push_back(id);
+  if (at != refs_.end() && --at->second.handles == 0) released_.push_back(id);
 }
 
 bool StateStore::tidy(Hurry hurry) {
-  // A journal whose end is unknown may name states that nothing else does.
+  // A journal with an unknown end may name states that nothing else names.
   try {
     if (!lost().empty()) return false;
     if (!log_.is_open()) begin_journal();
@@ -200,7 +200,7 @@ bool StateStore::tidy(Hurry hurry) {
   }
   {
     const std::lock_guard lock(mutex_);
-    for (const uint64_t id : std::exchange(let_go_, {})) {
+    for (const uint64_t id : std::exchange(released_, {})) {
       const auto at = refs_.find(id);
       if (at == refs_.end() || at->second.records > 0 || at->second.handles > 0) continue;
       refs_.erase(at);

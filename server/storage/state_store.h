@@ -21,8 +21,8 @@ namespace recurve {
 
 class StateStore;
 
-// A written state, which stays where it is as long as somebody has this: the owner of a session or
-// a mark, or who reads it. Any thread; the store outlives it.
+// A written state. It is not deleted while an object of this class exists, which the owner of a
+// session or a mark has, or a reader. Any thread; the store outlives it.
 class StoredState {
  public:
   StoredState(StateStore& store, uint64_t id, bool durable)
@@ -32,7 +32,7 @@ class StoredState {
   StoredState& operator=(const StoredState&) = delete;
 
   uint64_t id() const { return id_; }
-  // Whether it is there after a loss of power; else only as long as the store is.
+  // Whether it survives a power failure; otherwise it exists as long as the store.
   bool durable() const { return durable_; }
 
  private:
@@ -42,22 +42,22 @@ class StoredState {
 };
 using StoredPtr = std::shared_ptr<const StoredState>;
 
-// States and records in a folder. A record is some text by a key, which may name states; what is
-// committed is there after a loss of power, and a state is there as long as a record names it.
+// States and records in a folder. A record is a text by a key, and may name states. A committed
+// record survives a power failure, and so does a state while a record names it.
 //
-// The states are blobs, written as server/state has it, and the records are in the journal, which
-// says where the blobs are: see BlobStore and RecordLog. In a commit the states come first, then a
-// sync, then the journal, then a sync: what the journal names is there. A state that the journal
-// does not name is of a commit that did not end, and is removed at the start. A file that is
-// damaged, or has the name of one of the store's and is none, gets a name that begins with
-// "set-aside-" and stays; other files are left alone.
+// The states are blobs in the form of server/state. The records are in the journal, which has the
+// locations of the blobs: see BlobStore and RecordLog. A commit writes the states, syncs, writes
+// the journal, and syncs: so everything that the journal names exists. A state that the journal
+// does not name belongs to an incomplete commit and is deleted at the start. A damaged file, and a
+// foreign file with a name of the store, is renamed to "set-aside-..." and stays; other files are
+// not changed.
 //
-// A record whose key says that it is expendable is committed as any other is, and goes at once: its
-// state makes room for what is committed with its removal, before the journal says so. If power is
-// lost in between, the journal names a state that is not there, and the record is dropped at the
-// start.
+// A record with an expendable key is committed like any other, and is removed at once: the space of
+// its state is free for what is committed with its removal, before the journal has the removal.
+// After a power failure in between, the journal names a missing state, and the record is dropped at
+// the start.
 //
-// One thread commits; any thread may read, and let go of states.
+// One thread commits; any thread may read and release states.
 class StateStore {
  public:
   struct Options {
@@ -68,83 +68,83 @@ class StateStore {
   };
   struct Record {
     std::string key, text;
-    std::vector<StoredPtr> states;  // that it names, in its order
-    // It may not be the last one that was committed: the journal is damaged. Until it is put anew.
+    std::vector<StoredPtr> states;  // the named states, in order
+    // The journal is damaged: a later commit of this record may be lost. Until it is put again.
     bool in_doubt = false;
   };
   struct NewState {
-    StateHeader header;  // whose id is new_id()'s
-    StateImage image;    // of its layout
+    StateHeader header;  // with an id of new_id()
+    StateImage image;    // in its layout
   };
-  // A record that is put in the place of the one of that key, or removed. Without a key a state is
-  // only written, and not synced: it is gone when the store is.
+  // Puts a record, which replaces the one of that key, or removes it. Without a key a state is only
+  // written and not synced: it exists as long as the store.
   struct Change {
     std::string key = {};
     bool removes = false;
-    std::string tenant = {};  // whose the state is; empty: no tenant's
+    std::string tenant = {};  // the owner of the state; empty: none
     std::string text = {};
-    std::vector<uint64_t> states = {};  // that the record names
+    std::vector<uint64_t> states = {};  // ids of the named states
     std::optional<NewState> state = {};
   };
   struct Outcome {
-    std::string error = {};  // a sentence; empty: it is done
-    StoredPtr state = {};    // the new one
+    std::string error = {};  // a message; empty: success
+    StoredPtr state = {};    // the new state
   };
   struct Usage {
     uint64_t bytes = 0;  // of all files
     int64_t states = 0, records = 0, syncs = 0, set_aside = 0;
   };
 
-  // Reads the journal of the folder. Throws std::runtime_error with a sentence if that is of a
-  // newer version, or the folder cannot be read. If it cannot be written, as where the disk is
-  // full, what is there is served, and commits fail until it can be.
+  // Reads the journal of the folder. Throws std::runtime_error with a message if it has a newer
+  // version, or the folder cannot be read. If the folder cannot be written, for example because the
+  // disk is full, its states are served, and commits fail until it can be.
   StateStore(std::unique_ptr<FileSystem> files, const Options& options);
   ~StateStore();
 
-  // Hands over all records whose keys begin so, by their keys. Not while others commit.
+  // Hands over all records with this prefix of the key, in the order of keys. Not during a commit.
   void for_each_record(std::string_view begins, const std::function<void(Record record)>& take);
   void for_each_record(const std::function<void(Record record)>& take) {
     for_each_record("", take);
   }
   uint64_t new_id();
 
-  // All that may be done is done, with two syncs at most for all of it; a change that fails leaves
-  // its record as it was, but for an expendable one, which is gone. Never throws but
-  // std::bad_alloc, and then whether it was done is unknown.
+  // Does as many of the changes as possible, with at most two syncs for all of them. A change that
+  // fails leaves its record unchanged, except an expendable one, which is removed. Throws only
+  // std::bad_alloc; then it is unknown whether the changes were done.
   std::vector<Outcome> commit(std::span<const Change> changes);
-  // Removes states that have neither a record nor an owner, and compacts: see BlobStore. False if
+  // Deletes states without a record and without an owner, and compacts: see BlobStore. False if
   // there was nothing to do. On the thread that commits.
   enum class Hurry { kIdle, kFull };
   bool tidy(Hurry hurry = Hurry::kIdle);
 
-  // Throws StateError, or KeyMissing, or std::system_error where the system refuses.
+  // Throws StateError, KeyMissing, or std::system_error if the system refuses.
   StateHeader read(const StoredState& state, const StateHeader& wanted, const StateRooms& rooms);
   StateHeader read_answer(const StoredState& state, int32_t vocab);
   StateHeader read_header(const StoredState& state);
-  // Bytes of a state as it is written.
+  // Bytes of a written state.
   uint64_t bytes_of(const StoredState& state) const { return blobs_.location(state.id()).bytes; }
-  // What was found to be damaged: it is kept under another name, and cannot be read here any more.
+  // After the state was found to be damaged: renames its file, so that it cannot be read any more.
   void set_aside(const StoredState& state) { blobs_.set_aside(state.id()); }
 
   Usage usage() const;
-  // What was found to be damaged at the start.
+  // The damage that was found at the start.
   struct Damage {
-    bool journal = false;       // it, or its copy
-    bool records_lost = false;  // neither has all; records that are not there may be among them
-    int64_t in_doubt = 0;       // records, those of before included
-    int64_t states_gone = 0;    // that records name, but for expendable ones
+    bool journal = false;       // the journal or its copy is damaged
+    bool records_lost = false;  // both lack groups, which may have had other records
+    int64_t in_doubt = 0;       // records, including those of earlier starts
+    int64_t states_gone = 0;    // missing states that records name, except expendable ones
   };
   const Damage& damage() const { return damage_; }
-  // Whether it is known that the state cannot be read.
+  // Whether the state is known to be unreadable.
   bool is_gone(const StoredState& state) const { return blobs_.is_gone(state.id()); }
-  // Why nothing could be written at the start: a sentence; empty: it could.
+  // Why nothing could be written at the start: a message; empty: it could.
   const std::string& not_writable() const { return not_writable_; }
-  // See FileSystem: commits fail as long as this is not empty. Any thread.
+  // See FileSystem: commits fail while this is not empty. Any thread.
   std::string lost() const { return files_.system().lost(); }
 
  private:
   friend class StoredState;
-  // What wants a state.
+  // What references a state.
   struct Refs {
     int32_t records = 0, handles = 0;
     bool durable = false;
@@ -166,20 +166,20 @@ class StateStore {
   void begin_journal();
   void apply(const Change& change, Outcome* outcome);
   void unname(const std::vector<uint64_t>& states);
-  void let_go(uint64_t id);
+  void release(uint64_t id);
   void check_is(const StoredState& state, const StateHeader& found) const;
 
   StoreFiles files_;
   BlobStore blobs_;
-  RecordLog log_;  // of the thread that commits
+  RecordLog log_;  // used by the thread that commits
   std::string not_writable_;
   Damage damage_;
 
-  mutable std::mutex mutex_;  // of all below
+  mutable std::mutex mutex_;  // guards the members below
   uint64_t next_id_ = 1;
   std::unordered_map<uint64_t, Refs> refs_;
   Records records_;
-  std::vector<uint64_t> let_go_;
+  std::vector<uint64_t> released_;
 };
 
 }  // namespace recurve

@@ -1,4 +1,4 @@
-// A store of states: what is found in its folder at the start.
+// A store of states: recovery of its folder at the start.
 #include <algorithm>
 #include <functional>
 #include <set>
@@ -21,7 +21,7 @@ void StateStore::recover() {
   }
   const RecordLog::Found found = log_.read(files);
   damage_.journal = !found.damaged.empty();
-  // States without any journal were named by one that is gone.
+  // States without any journal were named by a journal that is lost.
   const bool none = !found.any || (found.contents.damaged && found.contents.groups.empty());
   damage_.records_lost = gaps_in(found.contents).any || (none && has_states);
   adopt(found.contents);
@@ -33,12 +33,12 @@ void StateStore::recover() {
     for (const std::string& name : found.damaged) files_.set_aside(name);
   } catch (const std::exception& error) {
     not_writable_ = error.what();
-    return;  // what is left over is swept at another start
+    return;  // leftover files are deleted at a later start
   }
   sweep(files, found.damaged);
 }
 
-// All that are there now may have been replaced by others that are lost.
+// All records that exist now may have been replaced by others that are lost.
 void StateStore::doubt_records() {
   std::vector<RecordEntry> doubted;
   for (const std::string& entry : records_) {
@@ -73,14 +73,14 @@ void StateStore::adopt(const JournalContents& found) {
     for (const uint64_t id : record.states) ++refs_[id].records;
   }
   blobs_.retain([this](uint64_t id) { return refs_.contains(id); });
-  // A location that was never recorded, where the journal is damaged, is one where nothing is.
+  // A damaged journal may lack a location; then there is no state.
   for (auto& [id, refs] : refs_) {
     refs.durable = blobs_.contains(id);
     if (!refs.durable) blobs_.adopt({.id = id});
   }
 }
 
-// Records whose states went before the journal could say so.
+// Drops records whose states were deleted before the journal had their removal.
 void StateStore::drop_expendable(const std::set<uint64_t>& gone) {
   std::vector<RecordEntry> dropped;
   for (auto entry = records_.begin(kExpendable); entry != records_.end(); ++entry) {
@@ -101,7 +101,7 @@ void StateStore::drop_expendable(const std::set<uint64_t>& gone) {
   }
 }
 
-// One after the other: what was handed over makes room for the next.
+// One after the other: handing over a record frees memory for the next.
 void StateStore::for_each_record(std::string_view begins,
                                  const std::function<void(Record record)>& take) {
   for (auto entry = records_.begin(begins); entry != records_.end(); ++entry) {
@@ -116,14 +116,14 @@ void StateStore::for_each_record(std::string_view begins,
   }
 }
 
-// What no record names is left over from a commit that did not end, unless records are lost, or it
-// is something else.
+// A file that no record names is left from an incomplete commit, unless records are lost or the
+// file is foreign.
 void StateStore::sweep(const std::vector<FileSystem::Entry>& files,
                        const std::set<std::string>& damaged) {
   for (const auto& [name, bytes] : files) {
     const uint64_t state = number_of(name, kStateFile), segment = number_of(name, kSegmentFile);
     const uint64_t journal = std::max(number_of(name, kJournalFile), number_of(name, kJournalCopy));
-    const bool begun = name.starts_with(kJournalFile) && name.ends_with(kBeingMade);
+    const bool begun = name.starts_with(kJournalFile) && name.ends_with(kIncomplete);
     if (state + segment + journal == 0 && !begun) continue;
     if (blobs_.has_file(name) || damaged.contains(name)) continue;
     const bool wanted = journal == 0 && !begun && damage_.records_lost;
@@ -133,24 +133,24 @@ void StateStore::sweep(const std::vector<FileSystem::Entry>& files,
       } else {
         files_.remove(name, bytes);
       }
-    } catch (const std::system_error&) {  // it stays where it is
+    } catch (const std::system_error&) {  // the file stays where it is
     }
   }
 }
 
-// Whether it is as a commit leaves it that does not end: it begins as what it is called, as far as
-// it holds anything yet, and is no whole state of another name.
+// Whether the file can be the result of an incomplete commit: its beginning, as far as it is
+// written, fits its name, and it is not a complete state of another name.
 bool StateStore::is_left_over(const std::string& name, uint64_t bytes) {
   const auto reader = files_.system().open(name);
   const auto read = [&](uint64_t offset, std::span<std::byte> to) { reader->read(offset, to); };
   std::string begin(std::min<uint64_t>(bytes, kStateMagic.size()), '\0');
   try {
     read(0, std::as_writable_bytes(std::span(begin)));
-  } catch (const KeyMissing&) {  // it was sealed here
+  } catch (const KeyMissing&) {  // this store has sealed it
     return true;
   }
   const std::string_view magic = name.starts_with(kJournalFile) ? kJournalMagic : kStateMagic;
-  begin.resize(begin.find_last_not_of('\0') + 1);  // what a torn sector has left of it
+  begin.resize(begin.find_last_not_of('\0') + 1);  // a torn sector ends in zeros
   if (!magic.starts_with(begin)) return false;
   const uint64_t state = number_of(name, kStateFile);
   if (begin.size() < magic.size() || state == 0) return true;

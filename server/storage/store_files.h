@@ -16,8 +16,8 @@
 
 namespace recurve {
 
-// The files of a store and the bytes that they take. One thread changes them; any thread may read
-// them, set one aside, and ask for the counts.
+// The files of a store, and the bytes that they take. One thread changes them; any thread may read
+// them, set one aside, and read the counters.
 class StoreFiles {
  public:
   StoreFiles(std::unique_ptr<FileSystem> system, uint64_t most_bytes)
@@ -28,7 +28,7 @@ class StoreFiles {
   int64_t syncs() const { return syncs_; }
   int64_t set_aside() const { return set_aside_; }
 
-  // What is in the folder at the start.
+  // The files in the folder at the start.
   void count(std::span<const FileSystem::Entry> files) {
     for (const auto& file : files) {
       bytes_ += file.bytes;
@@ -47,7 +47,7 @@ class StoreFiles {
     ++syncs_;
   }
 
-  // A file whose name sync_names() is to make last.
+  // A file whose name sync_names() makes durable.
   std::unique_ptr<FileSystem::Writer> create(const std::string& name) {
     auto writer = system_->create(name);
     names_changed_ = true;
@@ -61,7 +61,7 @@ class StoreFiles {
     if (names_changed_) sync_names();
   }
 
-  // A file that cannot be removed now is swept at the next start.
+  // A file that cannot be deleted now is deleted at the next start.
   void remove(const std::string& name, uint64_t bytes) {
     try {
       system_->remove(name);
@@ -73,7 +73,7 @@ class StoreFiles {
   void remove_later(std::string name, uint64_t bytes) {
     unwanted_.emplace_back(std::move(name), bytes);
   }
-  // False: there was none.
+  // False: there was no such file.
   bool remove_unwanted() {
     const auto unwanted = std::exchange(unwanted_, {});
     for (const auto& [name, bytes] : unwanted) remove(name, bytes);
@@ -93,7 +93,7 @@ class StoreFiles {
   std::atomic<uint64_t> bytes_ = 0;
   std::atomic<int64_t> syncs_ = 0, set_aside_ = 0;
   bool names_changed_ = false;
-  std::vector<std::pair<std::string, uint64_t>> unwanted_;  // names and bytes
+  std::vector<std::pair<std::string, uint64_t>> unwanted_;  // names and sizes
 };
 
 }  // namespace recurve
