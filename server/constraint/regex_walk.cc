@@ -3,14 +3,204 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "server/constraint/character_set.h"
-#include "server/constraint/regex_reader.h"
+#include "server/constraint/constraint.h"
 #include "server/constraint/text_walk.h"
+#include "server/constraint/utf8_masks.h"
 
 namespace recurve {
 namespace {
+
+// Characters that can be escaped.
+constexpr std::string_view kRegexSpecial = "^$.*+?\\()[]{}|/-";
+
+// One character of a regular expression: a literal, or a set like \d.
+struct RegexUnit {
+  bool is_set = false;
+  CharacterSet set = {};
+  std::string_view bytes = {};  // of the literal
+  uint32_t character = 0;
+};
+
+// The code point of one character in UTF-8.
+uint32_t code_of(std::string_view character) {
+  uint32_t code = static_cast<unsigned char>(character.front());
+  if (character.size() > 1) code &= 0x7fu >> character.size();
+  for (const char byte : character.substr(1)) {
+    code = code << 6 | (static_cast<unsigned char>(byte) & 0x3fu);
+  }
+  return code;
+}
+
+// Characters that need no escape in a JSON string; and those of them in printable ASCII.
+CharacterSet plain_in_json() {
+  CharacterSet others(0, 0x1f);
+  others.add('"', '"');
+  others.add('\\', '\\');
+  return others.complement();
+}
+
+CharacterSet plain_ascii() { return CharacterSet(0x20, 0x7e).within(plain_in_json()); }
+
+// Parses the elements of a regular expression. Throws ConstraintRefused, with the position, for
+// what is invalid or not supported.
+class RegexReader {
+ public:
+  RegexReader(std::string_view text, bool in_json) : text_(text), in_json_(in_json) {}
+
+ protected:
+  [[noreturn]] void refuse(const std::string& why) const {
+    throw ConstraintRefused(
+        fmt::format("regular expression, at byte {}: {}", std::min(at_, text_.size()), why));
+  }
+
+  bool ended() const { return at_ == text_.size(); }
+  bool next_is(char c) const { return !ended() && text_[at_] == c; }
+
+  char take() {
+    if (ended()) refuse("unexpected end");
+    return text_[at_++];
+  }
+
+  // A literal, or an escape.
+  RegexUnit read_unit() {
+    if (next_is('\\')) {
+      ++at_;
+      return read_escape();
+    }
+    const size_t from = at_;
+    take();
+    while (!ended() && (static_cast<unsigned char>(text_[at_]) & 0xc0) == 0x80) ++at_;
+    const std::string_view bytes = text_.substr(from, at_ - from);
+    if (utf8_state_after(0, bytes) != Utf8State{0}) refuse("it is not UTF-8");
+    return {.bytes = bytes, .character = code_of(bytes)};
+  }
+
+  // A class, after its [.
+  CharacterSet read_class() {
+    const bool is_negated = next_is('^');
+    if (is_negated) ++at_;
+    if (next_is(']')) refuse("a class must not be empty; write \\] for the character");
+    CharacterSet set;
+    bool has_sets = false;
+    while (!next_is(']')) {
+      const RegexUnit first = read_class_unit();
+      has_sets |= first.is_set;
+      if (first.is_set) {
+        set.add(first.set);
+      } else {
+        set.add(first.character, last_of_range(first.character));
+      }
+    }
+    ++at_;
+    if (!is_negated) return set;
+    // For other validators, \d, \w and \s also match characters outside of ASCII.
+    return in_json_ && has_sets ? set.complement().within(plain_ascii()) : set.complement();
+  }
+
+  // The bounds of a repeat, {1, 1} if there is none; the second is empty if there is no upper
+  // bound.
+  std::pair<int, std::optional<int>> read_repeat() {
+    if (next_is('*') || next_is('+')) return {take() == '*' ? 0 : 1, std::nullopt};
+    if (next_is('?')) {
+      ++at_;
+      return {0, 1};
+    }
+    if (!next_is('{')) return {1, 1};
+    ++at_;
+    const int least = read_number();
+    std::optional<int> most = least;
+    if (next_is(',')) {
+      ++at_;
+      most.reset();
+      if (!next_is('}')) most = read_number();
+    }
+    if (take() != '}') refuse("a repeat in braces must be {m}, {m,} or {m,n}");
+    if (most && *most < least) refuse("in {m,n}, m must not be greater than n");
+    return {least, most};
+  }
+
+  // Refuses characters that the library does not handle in patterns of JSON strings.
+  void check_character(uint32_t c, bool in_class = false) const {
+    if (!in_json_) return;
+    if (c < 0x20 || c > 0x7e) refuse("in a schema, only printable ASCII characters are supported");
+    if (c == '"' && !in_class) refuse("a \" must be escaped in JSON, which is not supported");
+  }
+
+  const std::string_view text_;
+  const bool in_json_;
+  size_t at_ = 0;
+
+ private:
+  RegexUnit read_class_unit() {
+    if (next_is('[')) refuse("in a class, write \\[ for the character [");
+    const RegexUnit unit = read_unit();
+    if (!unit.is_set) check_character(unit.character, /*in_class=*/true);
+    return unit;
+  }
+
+  RegexUnit read_escape() {
+    const char c = take();
+    if (in_json_ && std::string_view("DWS").find(c) != std::string_view::npos) {
+      refuse(fmt::format(
+          "\\{} matches other characters in other engines: write a class such as [!-~]", c));
+    }
+    if (std::string_view("dws").find(c) != std::string_view::npos) {
+      const CharacterSet set = characters_of_escape(c);
+      return {.is_set = true, .set = in_json_ ? set.within(plain_ascii()) : set};
+    }
+    if (std::string_view("DWS").find(c) != std::string_view::npos) {
+      return {.is_set = true,
+              .set = characters_of_escape(static_cast<char>(std::tolower(c))).complement()};
+    }
+    constexpr std::string_view kNames = "tnrfv", kControls = "\t\n\r\f\v";
+    if (const size_t at = kNames.find(c); at != std::string_view::npos) {
+      if (in_json_) refuse(fmt::format("\\{} must be escaped in JSON, which is not supported", c));
+      return {.bytes = kControls.substr(at, 1), .character = static_cast<uint32_t>(kControls[at])};
+    }
+    if (kRegexSpecial.find(c) != std::string_view::npos) {
+      if (c == '\\' && in_json_) refuse("a \\ must be escaped in JSON, which is not supported");
+      return {.bytes = text_.substr(at_ - 1, 1), .character = static_cast<uint32_t>(c)};
+    }
+    --at_;
+    refuse(
+        fmt::format("\\{} is not supported; the escapes are \\d \\w \\s \\D \\W \\S \\t \\n \\r "
+                    "\\f \\v and those of ^ $ . * + ? \\ ( ) [ ] {{ }} | / -",
+                    std::isprint(static_cast<unsigned char>(c)) != 0 ? c : '?'));
+  }
+
+  // The last character of a range that begins with `first`; `first` if there is no range.
+  uint32_t last_of_range(uint32_t first) {
+    if (!next_is('-') || text_.substr(at_ + 1).starts_with(']')) return first;
+    ++at_;
+    const RegexUnit last = read_class_unit();
+    if (last.is_set || last.character < first) {
+      refuse("a range must end with a character that is not less than its first");
+    }
+    return last.character;
+  }
+
+  int read_number() {
+    int value = 0;
+    const size_t from = at_;
+    while (!ended() && std::isdigit(static_cast<unsigned char>(text_[at_])) != 0) {
+      value = value * 10 + (text_[at_++] - '0');
+      if (value > kMostRegexRepeats) {
+        refuse(fmt::format("a repeat count can be at most {}", kMostRegexRepeats));
+      }
+    }
+    if (at_ == from) refuse("a repeat in braces must be {m}, {m,} or {m,n}");
+    return value;
+  }
+};
 
 // \n is a line break in every engine, the others also in ECMA-262.
 CharacterSet any_but_line_breaks() {
