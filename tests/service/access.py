@@ -206,7 +206,7 @@ def test_the_other_clients_send_their_keys(server, keys):
             "--duration", "1"]
     environment = {name: value for name, value in os.environ.items() if name != "RECURVE_KEY"}
     done = subprocess.run(load, env=environment, text=True, capture_output=True, timeout=60)
-    assert done.returncode != 0 and "key is needed" in done.stdout + done.stderr
+    assert done.returncode != 0 and "the key is missing" in done.stdout + done.stderr
     done = subprocess.run(load, env={**environment, "RECURVE_KEY": keys["user"]}, text=True,
                           capture_output=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -20,7 +20,7 @@ struct Case {
   const char* message;
 };
 constexpr Case kCases[] = {
-    {run_out_of_memory, StatusCode::RESOURCE_EXHAUSTED, "no memory for the"},
+    {run_out_of_memory, StatusCode::RESOURCE_EXHAUSTED, "out of memory"},
     {have_a_bug, StatusCode::INTERNAL, "the server has failed on the"},
 };
 

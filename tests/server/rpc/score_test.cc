@@ -284,8 +284,8 @@ TEST_F(ScoreTest, DrainEndsACallWhoseTextDoesNotEnd) {
     EXPECT_FALSE(stream->Read(&response));
     const grpc::Status status = stream->Finish();
     EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE);
-    cut_off = status.error_message().find("going down") != std::string::npos;
-    EXPECT_THAT(status.error_message(), HasSubstr(cut_off ? "going down" : "draining"));
+    cut_off = status.error_message().find("shutting down") != std::string::npos;
+    EXPECT_THAT(status.error_message(), HasSubstr(cut_off ? "shutting down" : "draining"));
     EXPECT_TRUE(eventually([&] { return core_->under_way() == 0; }));
   }
   EXPECT_TRUE(cut_off);
