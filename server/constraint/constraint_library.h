@@ -35,7 +35,7 @@ struct CompileBounds {
 class CompileUnwanted {};
 
 // Bytes of memory of the library's caches.
-struct KeptBytes {
+struct CacheBytes {
   size_t masks = size_t{16} << 20;  // masks of answers; a thousand for 131,072 ids
   size_t rules = size_t{32} << 20;  // masks of rules, for later compilations
 };
@@ -48,13 +48,13 @@ class ConstraintLibrary {
   virtual std::shared_ptr<const Constraint> compile(const ConstraintText& text,
                                                     const CompileBounds& bounds) = 0;
   // Current memory of the caches. Any thread.
-  virtual KeptBytes kept_bytes() const { return {.masks = 0, .rules = 0}; }
+  virtual CacheBytes cached_bytes() const { return {.masks = 0, .rules = 0}; }
 };
 
 // In a build without xgrammar, a library that refuses every constraint. Can take long for a large
 // vocabulary. `most` limits the caches, which do not affect masks.
 std::unique_ptr<ConstraintLibrary> make_constraint_library(const TokenTexts& tokens,
-                                                           KeptBytes most = {});
+                                                           CacheBytes most = {});
 
 // Whether this build has xgrammar.
 bool has_constraint_library();

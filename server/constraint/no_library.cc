@@ -14,7 +14,7 @@ class NoLibrary final : public ConstraintLibrary {
 
 }  // namespace
 
-std::unique_ptr<ConstraintLibrary> make_constraint_library(const TokenTexts&, KeptBytes) {
+std::unique_ptr<ConstraintLibrary> make_constraint_library(const TokenTexts&, CacheBytes) {
   return std::make_unique<NoLibrary>();
 }
 bool has_constraint_library() { return false; }

@@ -128,7 +128,7 @@ MemoryPlan plan_memory(const Options& options, Backend& backend) {
           .reserve = options.on_gpu() ? kReserveOfGpu : kReserveOfHost,
           .steps = [dry_run](int slots) { return dry_run->steps(slots); },
           .constraints = has_constraint_library()
-                             ? CompileLimits().cache_bytes + KeptBytes().masks + KeptBytes().rules
+                             ? CompileLimits().cache_bytes + CacheBytes().masks + CacheBytes().rules
                              : 0};
 }
 

@@ -189,7 +189,7 @@ std::string ebnf_of_choices(const std::string& text) {
 
 class XgrammarLibrary final : public ConstraintLibrary {
  public:
-  XgrammarLibrary(const TokenTexts& tokens, KeptBytes most)
+  XgrammarLibrary(const TokenTexts& tokens, CacheBytes most)
       : compiler_(xgrammar::TokenizerInfo(with_control_tokens(tokens), xgrammar::VocabType::RAW,
                                           std::nullopt, std::vector<int32_t>{}),
                   /*max_threads=*/1, /*cache_enabled=*/false),
@@ -217,7 +217,7 @@ class XgrammarLibrary final : public ConstraintLibrary {
     }
   }
 
-  KeptBytes kept_bytes() const override {
+  CacheBytes cached_bytes() const override {
     return {.masks = masks_->bytes(), .rules = rules_.bytes()};
   }
 
@@ -284,7 +284,7 @@ class XgrammarLibrary final : public ConstraintLibrary {
 }  // namespace
 
 std::unique_ptr<ConstraintLibrary> make_constraint_library(const TokenTexts& tokens,
-                                                           KeptBytes most) {
+                                                           CacheBytes most) {
   return std::make_unique<XgrammarLibrary>(tokens, most);
 }
 bool has_constraint_library() { return true; }

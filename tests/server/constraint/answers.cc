@@ -52,11 +52,11 @@ class Filling {
   explicit Filling(const ConstraintLibrary& library) : library_(library) {}
 
   void fill(Matcher& matcher, std::vector<uint32_t>* mask) {
-    const size_t bytes = library_.kept_bytes().masks;
+    const size_t bytes = library_.cached_bytes().masks;
     const double began = thread_seconds();
     matcher.fill(*mask);
     const double seconds = thread_seconds() - began;
-    (library_.kept_bytes().masks == bytes ? kept_ : worked_out_).push_back(1e6 * seconds);
+    (library_.cached_bytes().masks == bytes ? kept_ : worked_out_).push_back(1e6 * seconds);
   }
   const std::vector<double>& worked_out() const { return worked_out_; }
   const std::vector<double>& kept() const { return kept_; }
@@ -188,7 +188,7 @@ int run(int argc, char** argv) {
       bytes[static_cast<unsigned char>(texts[id][0])] = static_cast<int32_t>(id);
   }
   const auto library = make_constraint_library(
-      texts, argc > 2 ? KeptBytes{.masks = std::stoull(argv[2])} : KeptBytes());
+      texts, argc > 2 ? CacheBytes{.masks = std::stoull(argv[2])} : CacheBytes());
   for (std::string line; std::getline(std::cin, line);) {
     std::cout << answer(*library, tokenizer.get(), texts, bytes, Json::parse(line))
                      .dump(-1, ' ', false, Json::error_handler_t::replace)

@@ -425,10 +425,10 @@ TEST_F(ConstraintLibraryTest, BytesAreWhatTheAllocatorGave) {
   compile(Form::kJson, "");  // what is made once
   if (mallinfo2().uordblks == 0) GTEST_SKIP() << "this allocator does not say what it gave";
   for (const auto& [form, text] : texts) {
-    const size_t before = mallinfo2().uordblks, rules = library().kept_bytes().rules;
+    const size_t before = mallinfo2().uordblks, rules = library().cached_bytes().rules;
     const auto constraint = compile(form, text);
     const size_t given = mallinfo2().uordblks - before;
-    const size_t said = constraint->bytes() + library().kept_bytes().rules - rules;
+    const size_t said = constraint->bytes() + library().cached_bytes().rules - rules;
     EXPECT_LT(given, said * 6 / 5) << text;
     EXPECT_GT(given, said * 3 / 4) << text;
   }
@@ -437,13 +437,13 @@ TEST_F(ConstraintLibraryTest, BytesAreWhatTheAllocatorGave) {
 TEST_F(ConstraintLibraryTest, WhatItHasOfOthersIsNotWorkedOutAgain) {
   const auto library = make_constraint_library(byte_vocabulary());
   const auto grown_by = [&](const std::string& name, uint64_t client) {
-    const size_t before = library->kept_bytes().rules;
+    const size_t before = library->cached_bytes().rules;
     library->compile(
         {Form::kJsonSchema, R"({"type":"object","properties":{")" + name +
                                 R"(":{"type":"string","maxLength":40},"born":{"format":"date"},)"
                                 R"("tags":{"type":"array","items":{"type":"string"}}}})"},
         {.client = client});
-    return library->kept_bytes().rules - before;
+    return library->cached_bytes().rules - before;
   };
   const size_t first = grown_by("name", 1);
   EXPECT_GT(first, 0u);

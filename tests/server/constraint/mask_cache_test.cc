@@ -128,7 +128,7 @@ TEST_F(KeptMasks, TextsThatDifferComeToOnePlace) {
       EXPECT_TRUE(matcher->accept(static_cast<unsigned char>(byte) + 1)) << text;
     }
     matcher->fill(mask);
-    return library->kept_bytes().masks;
+    return library->cached_bytes().masks;
   };
   const auto person = library->compile(
       {Form::kJsonSchema,
@@ -140,7 +140,7 @@ TEST_F(KeptMasks, TextsThatDifferComeToOnePlace) {
   EXPECT_EQ(bytes_after(*person, R"({"name":"Eve","tags":["c","other","c","x"]})"), first);
   EXPECT_GT(bytes_after(*person, R"({"name":"Augusta","tags":[]})"), first) << "a longer name";
   const auto other = library->compile({Form::kJsonSchema, R"({"type":"string"})"}, {});
-  const size_t before = library->kept_bytes().masks;
+  const size_t before = library->cached_bytes().masks;
   EXPECT_GT(bytes_after(*other, R"("a")"), before) << "each constraint has its own entries";
 }
 

@@ -12,7 +12,7 @@ using Form = ConstraintText::Form;
 TEST(NoLibrary, RefusesEachFormByName) {
   EXPECT_FALSE(has_constraint_library());
   const auto library = make_constraint_library({});
-  EXPECT_EQ(library->kept_bytes().masks + library->kept_bytes().rules, 0u);
+  EXPECT_EQ(library->cached_bytes().masks + library->cached_bytes().rules, 0u);
   for (const Form form : {Form::kJson, Form::kJsonSchema, Form::kRegex, Form::kGrammar,
                           Form::kChoice, Form::kStructuralTag, Form::kToolCalls}) {
     try {
