@@ -50,7 +50,9 @@ void StopSignal::watch() {
 
 // Under the lock.
 void StopSignal::on_signal(int signal) {
-  if (signalled_) {
+  const auto now = std::chrono::steady_clock::now();
+  if (first_signal_ && now - *first_signal_ < kSameStop) return;
+  if (first_signal_) {
     log_text("recurve-server: second signal: ends at once, without the requests in progress\n");
     flush_log(kFlushTimeout);
     std::_Exit(128 + signal);
@@ -58,7 +60,7 @@ void StopSignal::on_signal(int signal) {
   log_event(LogLevel::kInfo, "signal",
             {{"signal", signal == SIGINT ? "SIGINT" : "SIGTERM"},
              {"effect", raised_ ? "the drain continues" : "drains"}});
-  signalled_ = true;
+  first_signal_ = now;
   raised_ = true;
   changed_.notify_all();
 }

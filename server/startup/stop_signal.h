@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -12,6 +13,10 @@ namespace recurve {
 // when its terminal or the reader of its log goes away.
 class StopSignal {
  public:
+  // A signal within this time of the first one is the same request to stop, which may reach the
+  // process twice: once itself and once through its process group.
+  static constexpr std::chrono::seconds kSameStop{1};
+
   StopSignal();
   ~StopSignal();
 
@@ -30,7 +35,8 @@ class StopSignal {
   std::condition_variable changed_;
   bool raised_ = false;
   bool leaving_ = false;
-  bool signalled_ = false;  // used by the watcher only
+  // When the first signal came. Used by the watcher only.
+  std::optional<std::chrono::steady_clock::time_point> first_signal_;
   std::optional<double> drain_seconds_;
   std::thread watcher_;
 };

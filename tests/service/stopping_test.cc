@@ -35,9 +35,22 @@ class StoppingTest : public ::testing::Test {
     is_under_way.wait();
   }
   void drain(double within) { EXPECT_EQ(Client(address_).drain(within).requests_under_way(), 1); }
+  bool says_now(const std::string& text) const {
+    return server_->log().find(text) != std::string::npos;
+  }
   // Waits until the server's log has such a line.
   bool says(const std::string& text) {
-    return comes_true([&] { return server_->log().find(text) != std::string::npos; }, seconds(20));
+    return comes_true([&] { return says_now(text); }, seconds(20));
+  }
+  // Signals within StopSignal::kSameStop of the first one have no effect.
+  int repeat_until_it_ends(int signal) {
+    EXPECT_TRUE(comes_true(
+        [&] {
+          server_->signal(signal);
+          return says_now("second signal");
+        },
+        seconds(20)));
+    return server_->wait_for(seconds(20));
   }
   void expect_whole(int tokens) {
     const Outcome outcome = outcome_.get();
@@ -124,13 +137,24 @@ TEST_F(StoppingTest, ADrainBringsTheDeadlineOfASignalForward) {
   EXPECT_EQ(server_->wait_for(seconds(20)), 0) << server_->log();
 }
 
+// A process manager may signal a process and then its group, which is one stop.
+TEST_F(StoppingTest, AStopThatIsDeliveredTwiceIsOneSignal) {
+  for (const int second : {SIGTERM, SIGINT}) {
+    start(kSome);
+    server_->signal(SIGTERM);
+    ASSERT_TRUE(says("event=draining"));
+    server_->signal(second);
+    expect_whole(kSome);
+    EXPECT_EQ(server_->wait_for(seconds(20)), 0) << server_->log();
+  }
+}
+
 TEST_F(StoppingTest, ASecondSignalEndsAtOnceWithASentence) {
   for (const int second : {SIGTERM, SIGINT}) {
     start(kEndless);
     server_->signal(SIGTERM);
     ASSERT_TRUE(says("event=draining"));
-    server_->signal(second);
-    EXPECT_EQ(server_->wait_for(seconds(20)), 128 + second);
+    EXPECT_EQ(repeat_until_it_ends(second), 128 + second);
     EXPECT_THAT(server_->log(), HasSubstr("recurve-server: second signal: ends at once"));
     expect_cut();
   }
@@ -142,8 +166,7 @@ TEST_F(StoppingTest, ASecondSignalAfterADrainEndsAtOnce) {
   ASSERT_TRUE(says("event=draining"));
   server_->signal(SIGINT);
   ASSERT_TRUE(says("event=signal"));
-  server_->signal(SIGTERM);
-  EXPECT_EQ(server_->wait_for(seconds(20)), 128 + SIGTERM);
+  EXPECT_EQ(repeat_until_it_ends(SIGTERM), 128 + SIGTERM);
   expect_cut();
 }
 
