@@ -157,6 +157,13 @@ SNIPPETS = r"""
 {{ m | selectattr('k') | map(attribute='c') | list }}|{{ m | selectattr('r', 'equalto', 'u') | list | length }}|{{ m | rejectattr('r', '==', 'u') | map(attribute='c') | join }}|{{ m | selectattr('k', 'defined') | map(attribute='k') | list }}
 {{ l | select('odd') | list }}|{{ l | reject('gt', 1) | list }}|{{ [0, 1, '', 'a'] | select | list }}|{{ ['a', 1] | select('string') | list }}|{{ l | map('string') | join('+') }}|{{ ['a '] | map('trim') | list }}|{{ m | map(attribute='k', default=0) | list }}
 {{ m | selectattr('k') | length }}
+{% for v in (nothing, missing, false, 0, '', [], {}) %}{{ v | select | list }}{{ v | reject('odd') | list }}{{ v | selectattr('a') | list }}{{ v | rejectattr('a', 'equalto', 1) | list }}{{ v | map('upper') | list }}{{ v | map(attribute='a') | list }}{% endfor %}
+{{ nothing | selectattr | list }}|{{ nothing | map | list }}|{{ nothing | map('trim') | first }}|{{ missing | map(attribute='a') | join('-') }}
+{{ n | selectattr('a') | list }}
+{{ true | map('upper') | list }}
+{{ nothing | join }}
+{{ nothing | first }}
+{{ nothing | unique | list }}
 {% set g = m | selectattr('k') %}{{ 'yes' if g else 'no' }}{% for x in g %}{{ x.c }}{% endfor %}-{% for x in g %}{{ x.c }}{% endfor %}
 {% set g = l | map('string') %}{{ g | first }}{{ g | list }}
 {{ l | reverse | list }}|{{ 'abc' | reverse }}|{{ '12' | int + 1 }}|{{ ' 12.7 ' | int }}|{{ 'x' | int }}|{{ 'x' | int(9) }}|{{ 2.9 | int }}|{{ '2.5' | float }}|{{ 'x' | float }}|{{ -3 | abs }}|{{ -3.5 | abs }}

@@ -57,7 +57,11 @@ void read_heads(ConfigReader& read, Config& c) {
 }
 
 void read_convolution(ConfigReader& read, Config& c) {
-  if (c.kind == Kind::kLinearAttention) read.must_be("use_short_conv", false);
+  // fla gives these layers nothing of a convolution from the config.
+  if (c.kind == Kind::kLinearAttention || c.kind == Kind::kRetnet) {
+    read.ignore({"use_short_conv", "conv_size", "share_conv_kernel", "conv_bias"});
+    return;
+  }
   if (!read.boolean("use_short_conv", c.kind == Kind::kSimpleGla)) {
     read.ignore({"conv_size", "share_conv_kernel", "conv_bias"});  // of a convolution
     return;
@@ -105,10 +109,10 @@ void read_linear_attention(ConfigReader& read, Config& c) {
   c.map_tied = read.boolean("tie_feature_map_qk", false);
   c.norm_q = read.boolean("norm_q", false);
   c.norm_k = read.boolean("norm_k", false);
-  c.head_norm = read.string_one_of("output_norm", "rmsnorm", {"rmsnorm", "identity"}) == "rmsnorm";
   c.normaliser = read.boolean("norm_feature_map", false);
-  // What the layer calls it; fla takes norm_feature_map alone from a config.
-  read.must_be("do_feature_map_norm", c.normaliser);
+  // Arguments of the layer that fla gives it no value of a config for: the norm is always there,
+  // and norm_feature_map decides about the other.
+  read.ignore({"output_norm", "do_feature_map_norm"});
 }
 
 // What only one or another of the kinds has.

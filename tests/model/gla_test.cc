@@ -374,7 +374,6 @@ TEST(GlaConfig, RefusesWhatWouldChangeTheMaths) {
               HasSubstr("feature_map: wanted identity or relu or elu or dpfp or t2r or hedgehog or "
                         "elementwise_product, found \"taylor\""));
   EXPECT_THAT(error_for("linear_attn", {{"norm_q", 1}}), HasSubstr("norm_q: wanted true or false"));
-  EXPECT_THAT(error_for("linear_attn", {{"use_short_conv", true}}), HasSubstr("use_short_conv"));
   EXPECT_THAT(error_for("gla", {{"attnres_block_size", 2}}), HasSubstr("attnres_block_size"));
   EXPECT_THAT(error_for("hgrn2", {{"expand_ratio", 7}}), HasSubstr("expand_ratio"));
   // fla's default of expand_ratio, 128, is no divisor of this width, whatever num_heads says.
@@ -384,8 +383,18 @@ TEST(GlaConfig, RefusesWhatWouldChangeTheMaths) {
   EXPECT_THAT(error_for("gla", {{"gate_logit_normalizer", 8}}),
               HasSubstr("gate_logit_normalizer: wanted 16"));
   EXPECT_EQ(error_for("simple_gla", {{"gate_logit_normalizer", 8}}), "");
-  EXPECT_THAT(error_for("linear_attn", {{"do_feature_map_norm", true}}),
-              HasSubstr("do_feature_map_norm: wanted false"));
+}
+
+// fla's models do not pass these keys to their layers.
+TEST(GlaConfig, IgnoresWhatFlaIgnores) {
+  for (const char* type : {"retnet", "linear_attn"}) {
+    EXPECT_EQ(error_for(type, {{"use_short_conv", true}, {"conv_size", 4}, {"conv_bias", true}}),
+              "")
+        << type;
+  }
+  for (const char* norm : {"identity", "rmsnorm", "layernorm"}) {
+    EXPECT_EQ(error_for("linear_attn", {{"output_norm", norm}, {"do_feature_map_norm", true}}), "");
+  }
 }
 
 }  // namespace recurve::testing::gla_test

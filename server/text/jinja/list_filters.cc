@@ -130,8 +130,10 @@ bool passes(Run& run, const Value& value, Values call, size_t at) {
   return test->apply(run, value, rest);
 }
 
+// These filters give an empty sequence for every input that is false, as none, 0 and undefined.
 template <bool wanted>
 Value select(Run& run, const Value& input, Values call) {
+  if (!input.is_true()) return run.generator({});
   std::vector<Value> chosen;
   for (Value& one : items_of(run, input)) {
     if (passes(run, one, call, 0) == wanted) chosen.push_back(std::move(one));
@@ -141,6 +143,7 @@ Value select(Run& run, const Value& input, Values call) {
 
 template <bool wanted>
 Value select_by(Run& run, const Value& input, Values call) {
+  if (!input.is_true()) return run.generator({});
   if (call.positional.empty()) run.fail("the name of an attribute is missing");
   std::vector<Value> chosen;
   for (Value& one : items_of(run, input)) {
@@ -163,6 +166,7 @@ Value map_attribute(Run& run, const Value& input, Values call) {
 }
 
 Value map(Run& run, const Value& input, Values call) {
+  if (!input.is_true()) return run.generator({});
   if (call.positional.empty()) return map_attribute(run, input, call);
   const std::string& name = to_string(run, call.positional[0], "the name of a filter").bytes;
   const Filter* filter = find_filter(name);

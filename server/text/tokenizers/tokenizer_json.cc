@@ -170,8 +170,9 @@ PipelineTokenizer::Parts read_parts(std::string_view text, const TokenFiles& oth
   PipelineTokenizer::Parts parts;
   fields.ignore("version");
   fields.ignore("post_processor");
-  fields.must_be_neutral("truncation", nullptr);
-  fields.must_be_neutral("padding", nullptr);
+  // Of batches for training: transformers applies neither when it encodes one text.
+  fields.ignore("truncation");
+  fields.ignore("padding");
   const Json* added = fields.find("added_tokens");
   const Json* normalizer = fields.find("normalizer");
   const Json* pre_tokenizer = fields.find("pre_tokenizer");

@@ -128,6 +128,23 @@ TEST(TokenizerJson, BadAddedTokens) {
   EXPECT_NE(error_after([](Json& j) { j["added_tokens"][3].erase("lstrip"); }), "");
 }
 
+// transformers switches both off when it encodes a text.
+TEST(TokenizerJson, TruncationAndPaddingChangeNothing) {
+  Json json = Json::parse(golden_text());
+  const std::string text = "It was a dark and stormy night; the rain fell in torrents.";
+  const auto plain = parse_tokenizer_json(json.dump(), "file")->encode(text);
+  json["truncation"] = {
+      {"direction", "Right"}, {"max_length", 4}, {"strategy", "LongestFirst"}, {"stride", 0}};
+  json["padding"] = {{"strategy", {{"Fixed", 64}}},
+                     {"direction", "Right"},
+                     {"pad_to_multiple_of", nullptr},
+                     {"pad_id", 1},
+                     {"pad_type_id", 0},
+                     {"pad_token", "<|padding|>"}};
+  EXPECT_EQ(parse_tokenizer_json(json.dump(), "file")->encode(text), plain);
+  EXPECT_GT(plain.size(), 4u);
+}
+
 // Well formed, and would change the ids: refused by name.
 TEST(TokenizerJson, NotImplemented) {
   const auto unsupported = [](const std::string& path, const Json& value) -> std::string {
@@ -155,8 +172,6 @@ TEST(TokenizerJson, NotImplemented) {
             "file: model has \"new_option\" = 1, which is not supported");
   EXPECT_EQ(unsupported("/new_part", Json::object()),
             "file: tokenizer has \"new_part\" = an object of 0, which is not supported");
-  EXPECT_EQ(unsupported("/truncation", {{"max_length", 512}}),
-            "file: tokenizer.truncation = an object of 1 is not supported");
   EXPECT_EQ(unsupported("/normalizer", {{"type", "ByteLevel"}}),
             "file: normalizer.type = \"ByteLevel\" is not supported");
   EXPECT_EQ(unsupported("/normalizer", {{"type", "NFC"}, {"form", 2}}),
