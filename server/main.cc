@@ -5,9 +5,14 @@
 
 #include <atomic>
 #include <cerrno>
+#include <csignal>
+#include <exception>
 #include <functional>
+#include <new>
 #include <optional>
 #include <stdexcept>
+#include <string_view>
+#include <system_error>
 
 #include "server/crypto/encrypted_folder.h"
 #include "server/engine/engine.h"
@@ -74,6 +79,7 @@ RpcOptions rpc_options(const Options& o, std::shared_ptr<TlsHandshaker> tls) {
 // Has its own connections, so that clients cannot lock operators out.
 RpcOptions admin_options(const Options& o, std::shared_ptr<TlsHandshaker> tls) {
   return {.listen = o.admin,
+          .listen_flag = "--admin",
           .reflection = o.reflection,
           .admin = true,
           .max_connections = 64,
@@ -100,6 +106,7 @@ std::vector<HttpApi> http_apis(const Options& o, ServerCore& core) {
 // Scrapers use any name for a server, and its metrics are all they can ask for.
 HttpOptions metrics_options(const Options& o, std::shared_ptr<TlsHandshaker> tls) {
   return {.listen = o.metrics,
+          .listen_flag = "--metrics",
           .max_body_bytes = 0,
           .tls = std::move(tls),
           .origins = {"*"},
@@ -258,6 +265,7 @@ struct Frontends {
 
 int run(const Options& o, StopSignal& stop) {
   check_network(o);
+  check_key_files(o);
   allow_many_files();
   const HeapTrimmer trimmer;
   Metrics metrics;
@@ -313,8 +321,37 @@ void open_standard_files() {
   }
 }
 
+// The sentence for an exception that ends the process.
+std::string sentence_of(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
+    return "out of memory: raise the memory limit, or lower --slots or --threads";
+  }
+  const auto* system = dynamic_cast<const std::system_error*>(&error);
+  if (system != nullptr && system->code() == std::errc::resource_unavailable_try_again) {
+    return fmt::format(
+        "cannot start a thread: {}; raise the limit of processes or memory, or lower "
+        "--threads",
+        system->what());
+  }
+  return error.what();
+}
+
+// For exceptions that no caller can catch, of threads and of destructors. It waits for no thread,
+// since any may be the one that fails.
+[[noreturn]] void end_with_a_sentence() {
+  std::string sentence = "recurve-server: an internal error ends the server\n";
+  try {
+    if (const auto error = std::current_exception()) std::rethrow_exception(error);
+  } catch (const std::exception& error) {
+    sentence = fmt::format("recurve-server: {}\n", sentence_of(error));
+  } catch (...) {
+  }
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, sentence.data(), sentence.size());
+  _exit(1);
+}
+
 // Privileges are given up before threads are started.
-int run_and_report(const Options& options) {
+int serve(const Options& options) {
   const std::string sandbox = give_up_privileges(options);
   StopSignal stop;
   init_logging(options.log_level, options.log_format);
@@ -323,10 +360,30 @@ int run_and_report(const Options& options) {
   try {
     status = run(options, stop);
   } catch (const std::exception& error) {
-    log_text(fmt::format("recurve-server: {}\n", error.what()));
+    log_text(fmt::format("recurve-server: {}\n", sentence_of(error)));
   }
   flush_log(kFlushTimeout);
   return status;
+}
+
+// A library calls abort() where it cannot start a thread or allocate. The process ends when the
+// handler returns.
+extern "C" void log_abort(int) {
+  static constexpr std::string_view kSentence =
+      "recurve-server: a library ended the process, as it does without memory or threads: raise "
+      "their limits, or see the lines above\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kSentence.data(), kSentence.size());
+}
+
+int run_and_report(const Options& options) {
+  std::set_terminate(end_with_a_sentence);
+  std::signal(SIGABRT, log_abort);
+  try {
+    return serve(options);
+  } catch (const std::exception& error) {  // before the log has its thread
+    fmt::print(stderr, "recurve-server: {}\n", sentence_of(error));
+    return 1;
+  }
 }
 
 }  // namespace

@@ -91,6 +91,46 @@ void check_tensors_are_mapped(const SafetensorsFile& shard, const std::string& s
                                        kSingle, kIndex, hint));
 }
 
+constexpr const char* kConvert = "convert it first: python -m weights_tools convert";
+
+// Whether the path reads as ORGANISATION/NAME of the Hugging Face Hub.
+bool is_hub_id(const std::string& path) {
+  const size_t slash = path.find('/');
+  return slash != std::string::npos && slash > 0 && slash + 1 < path.size() &&
+         path.find('/', slash + 1) == std::string::npos && path.front() != '.';
+}
+
+[[noreturn]] void no_directory(const fs::path& path) {
+  std::error_code error;
+  const bool is_file = fs::exists(path, error);
+  std::string hint;
+  if (is_file && path.filename() == "config.json") hint = ": give its directory";
+  if (is_file && path.extension() != ".json") {
+    hint = fmt::format("; {} {} DIR", kConvert, path.string());
+  }
+  if (!is_file && is_hub_id(path.string())) {
+    hint =
+        fmt::format("; for a model of the Hub, download it first: hf download {} --local-dir DIR",
+                    path.string());
+  }
+  throw std::runtime_error(fmt::format("{}: wanted the directory of a model, found {}{}",
+                                       path.string(), is_file ? "a file" : "nothing of that name",
+                                       hint));
+}
+
+// A directory without config.json may have a file that is a whole model.
+void check_has_config(const fs::path& directory) {
+  std::error_code error;
+  if (fs::exists(directory / "config.json", error)) return;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    const fs::path& file = entry.path();
+    if (file.extension() != ".gguf" && file.extension() != ".pth") continue;
+    throw std::runtime_error(fmt::format("{}: wanted config.json, found {}; {} {} DIR",
+                                         directory.string(), file.filename().string(), kConvert,
+                                         file.string()));
+  }
+}
+
 std::string packed_name(std::string_view matrix, const WeightFormat& format) {
   return fmt::format("{}.{}", matrix, format.name);
 }
@@ -105,11 +145,8 @@ uint64_t hash_of(std::string_view text) {  // FNV-1a
 
 Checkpoint Checkpoint::open(const fs::path& directory) {
   std::error_code error;
-  if (!fs::is_directory(directory, error)) {
-    throw std::runtime_error(
-        fmt::format("{}: wanted the directory of a model, found {}", directory.string(),
-                    fs::exists(directory, error) ? "a file" : "nothing of that name"));
-  }
+  if (!fs::is_directory(directory, error)) no_directory(directory);
+  check_has_config(directory);
   Checkpoint checkpoint;
   checkpoint.where_ = directory.string();
   checkpoint.config_file_ = (directory / "config.json").string();

@@ -13,7 +13,8 @@ using asio::ip::tcp;
 
 struct HttpServer::Impl {
   Impl(HttpOptions options, std::vector<HttpApi> apis, ServerCore& core)
-      : context(std::move(options), std::move(apis), core), listener(context.options.listen) {}
+      : context(std::move(options), std::move(apis), core),
+        listener(context.options.listen, context.options.listen_flag) {}
 
   void take(int descriptor, const Peer& peer);
   void close_all();

@@ -25,6 +25,7 @@ struct HttpTimes {
 
 struct HttpOptions {
   std::string listen;                       // HOST:PORT, [::1]:PORT; port 0: any
+  std::string listen_flag = "--http";       // sets it, for messages
   int64_t max_body_bytes = 16 << 20;        // of one request; more: 413
   std::shared_ptr<TlsHandshaker> tls = {};  // null: none
   std::vector<std::string> origins = {};    // see origin_problem()

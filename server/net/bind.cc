@@ -43,14 +43,27 @@ HostAndPort split(const std::string& address) {
   return found;
 }
 
-[[noreturn]] void fail(const std::string& address, const std::string& why) {
-  throw std::runtime_error(
-      fmt::format("cannot listen on \"{}\": {}; choose another with --listen", address, why));
+// An address, and the flag that sets it.
+struct Wanted {
+  const std::string& address;
+  const std::string& flag;
+};
+
+[[noreturn]] void fail(const Wanted& wanted, const std::string& why) {
+  throw std::runtime_error(fmt::format("cannot listen on \"{}\": {}; choose another with {}",
+                                       wanted.address, why, wanted.flag));
+}
+
+// Throws if it is not HOST:PORT.
+HostAndPort host_and_port(const Wanted& wanted) {
+  HostAndPort at = split(wanted.address);
+  if (at.port >= 0) return at;
+  fail(wanted, "the address is not HOST:PORT, [IPV6]:PORT or unix:PATH with a port up to 65535");
 }
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-AddressList resolve(const std::string& address, const HostAndPort& at) {
+AddressList resolve(const Wanted& wanted, const HostAndPort& at) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
@@ -58,7 +71,7 @@ AddressList resolve(const std::string& address, const HostAndPort& at) {
   const std::string port = std::to_string(at.port);
   addrinfo* found = nullptr;
   const int error = getaddrinfo(at.host.c_str(), port.c_str(), &hints, &found);
-  if (error != 0) fail(address, fmt::format("\"{}\": {}", at.host, gai_strerror(error)));
+  if (error != 0) fail(wanted, fmt::format("\"{}\": {}", at.host, gai_strerror(error)));
   return {found, freeaddrinfo};
 }
 
@@ -129,6 +142,14 @@ const sockaddr* raw(const UnixAddress& address) {
   return reinterpret_cast<const sockaddr*>(&address.name);
 }
 
+std::optional<UnixAddress> unix_address_of(const Wanted& wanted) {
+  try {
+    return to_unix_address(wanted.address);
+  } catch (const std::runtime_error& error) {
+    fail(wanted, error.what());
+  }
+}
+
 // A socket's file on which no process listens.
 bool is_stale(const UnixAddress& address) {
   struct stat status{};
@@ -140,21 +161,19 @@ bool is_stale(const UnixAddress& address) {
   return refused;
 }
 
-BoundSockets bind_unix(const std::string& address, const UnixAddress& at) {
+BoundSockets bind_unix(const Wanted& wanted, const UnixAddress& at) {
   const int descriptor = listen_on_unix(at);
-  if (descriptor < 0) fail(address, std::strerror(errno));
+  if (descriptor < 0) fail(wanted, std::strerror(errno));
   return {.descriptors = {descriptor}, .path = at.path};
 }
 
 }  // namespace
 
-BoundSockets bind_all(const std::string& address) {
-  if (const auto at = to_unix_address(address)) return bind_unix(address, *at);
-  const HostAndPort at = split(address);
-  if (at.port < 0) {
-    fail(address, "the address is not HOST:PORT, [IPV6]:PORT or unix:PATH with a port up to 65535");
-  }
-  const AddressList addresses = resolve(address, at);
+BoundSockets bind_all(const std::string& address, const std::string& flag) {
+  const Wanted wanted{address, flag};
+  if (const auto at = unix_address_of(wanted)) return bind_unix(wanted, *at);
+  const HostAndPort at = host_and_port(wanted);
+  const AddressList addresses = resolve(wanted, at);
   BoundSockets bound{.descriptors = {}, .port = at.port};
   int error = 0;
   for (const addrinfo* next = addresses.get(); next != nullptr; next = next->ai_next) {
@@ -169,7 +188,7 @@ BoundSockets bind_all(const std::string& address) {
   // A name may resolve to an address that this machine does not have; a port in use is an error.
   if (bound.descriptors.empty() || error == EADDRINUSE) {
     for (const int descriptor : bound.descriptors) close(descriptor);
-    fail(address, std::strerror(error));
+    fail(wanted, std::strerror(error));
   }
   return bound;
 }
@@ -179,17 +198,11 @@ std::string unix_socket_path(const std::string& address) {
   return unix_address ? unix_address->path : std::string();
 }
 
-bool is_local_address(const std::string& address) {
-  if (address.starts_with("unix:") || address.starts_with("unix-abstract:")) return true;
-  const HostAndPort at = split(address);
-  if (at.port < 0) return false;
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* first = nullptr;
-  if (getaddrinfo(at.host.c_str(), nullptr, &hints, &first) != 0) return false;
-  const AddressList found(first, freeaddrinfo);
-  for (const addrinfo* one = first; one != nullptr; one = one->ai_next) {
+bool is_local_address(const std::string& address, const std::string& flag) {
+  const Wanted wanted{address, flag};
+  if (unix_address_of(wanted)) return true;
+  const AddressList found = resolve(wanted, host_and_port(wanted));
+  for (const addrinfo* one = found.get(); one != nullptr; one = one->ai_next) {
     if (one->ai_family == AF_INET) {
       const auto* v4 = reinterpret_cast<const sockaddr_in*>(one->ai_addr);
       if (ntohl(v4->sin_addr.s_addr) >> 24 != 127) return false;
@@ -211,10 +224,8 @@ std::optional<UnixAddress> to_unix_address(const std::string& address) {
   UnixAddress found;
   const size_t zero = is_file ? 0 : 1;  // an abstract name follows a zero byte
   if (name.size() + 1 > sizeof(found.name.sun_path)) {
-    throw std::runtime_error(
-        fmt::format("cannot listen on \"{}\": the name has {} bytes, the limit is {}; choose "
-                    "another with --listen",
-                    address, name.size(), sizeof(found.name.sun_path) - 1));
+    throw std::runtime_error(fmt::format("the name has {} bytes, the limit is {}", name.size(),
+                                         sizeof(found.name.sun_path) - 1));
   }
   found.name.sun_family = AF_UNIX;
   std::memcpy(found.name.sun_path + zero, name.data(), name.size());

@@ -15,14 +15,15 @@ struct BoundSockets {
 };
 
 // Binds and listens on an address of the form that Listener describes. Throws std::runtime_error
-// with a sentence.
-BoundSockets bind_all(const std::string& address);
+// with a sentence, which names `flag` as what sets the address.
+BoundSockets bind_all(const std::string& address, const std::string& flag);
 
 // The file of a unix:PATH address; empty for any other address.
 std::string unix_socket_path(const std::string& address);
 
-// Whether only this machine can connect to the address. False for an invalid address.
-bool is_local_address(const std::string& address);
+// Whether only this machine can connect to the address. Throws as bind_all() does if the address is
+// invalid or its name has no address.
+bool is_local_address(const std::string& address, const std::string& flag);
 
 struct UnixAddress {
   sockaddr_un name{};

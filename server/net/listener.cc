@@ -24,8 +24,8 @@ constexpr std::chrono::seconds kRefusalLogInterval(10);
 
 }  // namespace
 
-Listener::Listener(const std::string& address) {
-  BoundSockets bound = bind_all(address);
+Listener::Listener(const std::string& address, const std::string& flag) {
+  BoundSockets bound = bind_all(address, flag);
   listening_ = std::move(bound.descriptors);
   port_ = bound.port;
   path_ = std::move(bound.path);

@@ -26,8 +26,9 @@ class Listener {
   // Listens, but accepts nothing yet. address: HOST:PORT, where HOST is a numeric address ([::1]
   // for IPv6) or a name, all of whose addresses are used; port 0: any free one. 0.0.0.0 and [::]
   // are all addresses of this machine, IPv4 and IPv6. unix:PATH or unix-abstract:NAME: a Unix
-  // socket, whose file the destructor removes. Throws std::runtime_error with a sentence.
-  explicit Listener(const std::string& address);
+  // socket, whose file the destructor removes. Throws std::runtime_error with a sentence, which
+  // names `flag` as what sets the address.
+  explicit Listener(const std::string& address, const std::string& flag = "--listen");
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;

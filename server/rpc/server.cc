@@ -152,7 +152,7 @@ void RpcServer::Impl::listen() {
   using Acceptor = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
   const RpcOptions& options = context.options;
   check(options);
-  listener.emplace(options.listen);
+  listener.emplace(options.listen, options.listen_flag);
   log_library_messages();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;

@@ -30,6 +30,7 @@ inline constexpr int64_t kMostMessageBytes = (int64_t{1} << 31) - 1;
 
 struct RpcOptions {
   std::string listen = "127.0.0.1:50051";  // HOST:PORT, [::1]:PORT or unix:PATH; port 0: any
+  std::string listen_flag = "--listen";    // sets it, for messages
   // Of one request message; a larger one: RESOURCE_EXHAUSTED. At most kMostMessageBytes.
   int64_t max_message_bytes = 16 << 20;
   bool request_compression =

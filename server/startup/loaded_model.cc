@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/arithmetic.h"
+#include "kernels/dry_run_backend.h"
 #include "model/load_model.h"
 #include "model/weights/fingerprint.h"
 #include "server/observe/log.h"
@@ -57,6 +58,14 @@ void print_times(const Checkpoint::Times& times) {
 std::optional<std::filesystem::path> tokenizer_dir(const Options& o) {
   if (o.tokenizer == "none" || (o.tokenizer.empty() && o.random_weights)) return std::nullopt;
   return o.tokenizer.empty() ? o.model : o.tokenizer;
+}
+
+// What the checkpoint states of itself, without its weights.
+ModelInfo described_model(const Options& o, const Backend& backend) {
+  DryRunBackend dry(backend);
+  Checkpoint checkpoint = open_checkpoint(o);
+  checkpoint.leave_out_copies();
+  return load_model(checkpoint, dry, load_options(o))->info();
 }
 
 LoadedText load_text(const Options& o, const ModelInfo& model) {
@@ -113,11 +122,12 @@ LoadedModel load_served_model(const Options& o, Backend& backend, const StopSign
   plan_pages(o, slots, &loaded.plan);
   plan_sessions(o, slots, &loaded.plan);
   plan_prefixes(o, slots, &loaded.plan);
+  // Before the weights, which take long: an error of the tokenizer is reported at once.
+  loaded.text = load_text(o, described_model(o, backend));
   Checkpoint checkpoint = open_checkpoint(o);
   loaded.model = load_model(checkpoint, backend, load_options(o), LoadProgress(stop));
   print_times(checkpoint.times());
   const Model& model = *loaded.model;
-  loaded.text = load_text(o, model.info());
   loaded.info = serving_info(o, model, backend, loaded.text.rules,
                              model_fingerprint(checkpoint.fingerprint(), tokenizer_dir(o)),
                              checkpoint.weight_formats(), slots, loaded.plan.sessions);

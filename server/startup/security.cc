@@ -30,7 +30,7 @@ void check_network(const Options& o) {
   const std::pair<const char*, const std::string&> addresses[] = {
       {"--listen", o.listen}, {"--http", o.http}, {"--metrics", o.metrics}, {"--admin", o.admin}};
   for (const auto& [flag, address] : addresses) {
-    if (address.empty() || is_local_address(address)) continue;
+    if (address.empty() || is_local_address(address, flag)) continue;
     throw std::runtime_error(fmt::format(
         "{} {} can be reached by other machines without {}: give {}, listen on 127.0.0.1, or allow "
         "it with --insecure-network",
@@ -41,9 +41,28 @@ void check_network(const Options& o) {
   }
 }
 
-namespace {
-
 namespace fs = std::filesystem;
+
+void check_key_files(const Options& o) {
+  if (o.state_dir.empty()) return;
+  std::error_code none;  // opening reports the error
+  const auto check = [&](const char* flag, const std::string& file) {
+    if (file.empty()) return;
+    for (fs::path at : {fs::absolute(file, none), fs::weakly_canonical(file, none)}) {
+      while (at.has_relative_path()) {
+        at = at.parent_path();
+        if (!fs::equivalent(at, o.state_dir, none)) continue;
+        throw std::runtime_error(
+            fmt::format("{} {} is in --state-dir {}: move the file to another folder", flag, file,
+                        o.state_dir));
+      }
+    }
+  };
+  check("--keys", o.keys);
+  check("--state-keys", o.state_keys);
+}
+
+namespace {
 
 // What the flags name: each path, the targets of its links, and the folder of a file, which may be
 // replaced while the server runs.

@@ -15,6 +15,11 @@ std::shared_ptr<Keyring> make_keys(const Options& options);
 // address without TLS, or without a key or a certificate.
 void check_network(const Options& options);
 
+// Throws std::runtime_error with a sentence if a file of keys is in --state-dir or below it: a copy
+// of the folder would have its key, and a change of the file would wait for the server's lock on
+// the folder.
+void check_key_files(const Options& options);
+
 // Except on a GPU, neither this process nor one that it starts can gain privileges. With keys, no
 // core file is written, as it would have tenants' texts. With --sandbox, enters the sandbox. Call
 // it before threads are started; returns what is in force, for the log.

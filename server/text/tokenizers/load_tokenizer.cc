@@ -49,10 +49,11 @@ std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& model_dir, const Token
   }
   const fs::path world = find_world_vocabulary(model_dir);
   if (!world.empty()) return parse_world_vocabulary(read_text_file(world), world.string());
-  throw std::runtime_error(
-      fmt::format("{}: no tokenizer found, expected tokenizer.json, tokenizer.model or "
-                  "rwkv_vocab_v20230424.txt",
-                  model_dir.string()));
+  throw std::runtime_error(fmt::format(
+      "{}: no tokenizer found, expected tokenizer.json, tokenizer.model or "
+      "rwkv_vocab_v20230424.txt; give its folder with --tokenizer, or none for prompts of "
+      "token ids",
+      model_dir.string()));
 }
 
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& model_dir) {
@@ -61,9 +62,10 @@ std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& model_dir) {
 
 void check_fits(const Tokenizer& tokenizer, int64_t vocab_rows, const fs::path& model_dir) {
   if (tokenizer.size() <= vocab_rows) return;
-  throw std::runtime_error(fmt::format(
-      "{}: the tokenizer has {} ids, but the model's vocabulary only {} rows: they do not match",
-      model_dir.string(), tokenizer.size(), vocab_rows));
+  throw std::runtime_error(
+      fmt::format("{}: the tokenizer has {} ids, but the model's vocabulary only {} rows: give the "
+                  "model's own with --tokenizer",
+                  model_dir.string(), tokenizer.size(), vocab_rows));
 }
 
 }  // namespace recurve

@@ -139,6 +139,20 @@ TEST_F(CheckpointTest, RefusesDirectoriesThatAreNoModel) {
               HasSubstr("wanted the directory of a model, found a file"));
 }
 
+TEST_F(CheckpointTest, SaysHowToGetADirectoryOfAModel) {
+  std::filesystem::remove(dir_ / "config.json");
+  write_file(dir_ / "model.gguf", "GGUF");
+  const std::string file = (dir_ / "model.gguf").string();
+  const std::string convert = "convert it first: python -m weights_tools convert " + file + " DIR";
+  EXPECT_THAT(error_of([&] { Checkpoint::open(file); }), HasSubstr("found a file; " + convert));
+  EXPECT_THAT(open_error(), HasSubstr("wanted config.json, found model.gguf; " + convert));
+  EXPECT_THAT(error_of([] { Checkpoint::open("org-of-hub/name-1b"); }),
+              HasSubstr("download it first: hf download org-of-hub/name-1b --local-dir DIR"));
+  for (const char* path : {"/no-such/model", "./no-such", "no-such", "a/b/c"}) {
+    EXPECT_THAT(error_of([&] { Checkpoint::open(path); }), ::testing::EndsWith("of that name"));
+  }
+}
+
 TEST_F(CheckpointTest, ReportsAllThatIsMissingMisshapenOrLeftOver) {
   SafetensorsWriter()
       .add_f32("good", {1}, {1})

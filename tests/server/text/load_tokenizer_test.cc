@@ -18,10 +18,12 @@ std::string golden_json() {
 
 TEST(LoadTokenizer, None) {
   TempDir dir;
-  EXPECT_EQ(error_of([&] { load_tokenizer(dir.path()); }),
-            dir.path().string() +
-                ": no tokenizer found, expected tokenizer.json, tokenizer.model or "
-                "rwkv_vocab_v20230424.txt");
+  EXPECT_EQ(
+      error_of([&] { load_tokenizer(dir.path()); }),
+      dir.path().string() +
+          ": no tokenizer found, expected tokenizer.json, tokenizer.model or "
+          "rwkv_vocab_v20230424.txt; give its folder with --tokenizer, or none for prompts of "
+          "token ids");
 }
 
 TEST(LoadTokenizer, TokenizerJson) {
