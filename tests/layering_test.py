@@ -44,7 +44,7 @@ ALLOWED = {  # folder: the folders whose headers it may include besides its own
     "server/startup": {"model", "kernels", "server/constraint", "server/engine", "server/identity", "server/net", "server/observe",
                        "server/prefix", "server/request", "server/serving", "server/session", "server/state", "server/storage", "server/text"},
     "server": {"*"},  # the composition root
-    "clients": {"proto", "server/startup/flag_values.h", "server/identity", "server/startup/version.h"},
+    "clients": {"proto", "server/startup/flag_values.h", "server/startup/usage.h", "server/identity", "server/startup/version.h"},
     "tests": {"*"},
 }
 # The one file that sees the tables of all backends.

@@ -127,12 +127,20 @@ std::shared_ptr<grpc::Channel> make_channel(const Endpoint& endpoint) {
                                                                  std::move(showers));
 }
 
-std::string hint_for(const grpc::Status& status,
+// Why the server is unavailable: "loading" or "draining".
+bool is_loading(const grpc::ClientContext& context) {
+  const auto& trailers = context.GetServerTrailingMetadata();
+  const auto state = trailers.find("recurve-state");
+  return state != trailers.end() && state->second == "loading";
+}
+
+// Empty where the server's sentence has what to do.
+std::string hint_for(const grpc::Status& status, const grpc::ClientContext& context,
                      std::optional<std::chrono::milliseconds> retry_after) {
   if (retry_after) return fmt::format("try again in {} ms", retry_after->count());
   switch (status.error_code()) {
     case grpc::StatusCode::UNAVAILABLE:
-      return "the server loads its model or stops: try again later";
+      return is_loading(context) ? "wait for it with: recurve health --wait SECONDS" : "";
     case grpc::StatusCode::UNAUTHENTICATED:
       return "give the key with --key-file FILE, or in RECURVE_KEY";
     case grpc::StatusCode::UNIMPLEMENTED:
@@ -150,6 +158,14 @@ bool is_lost(const grpc::Status& status, const grpc::ClientContext& context) {
          !context.GetServerTrailingMetadata().contains("recurve-state");
 }
 
+// Whether gRPC's words for a failure are those of a connection that was open.
+bool was_open(const std::string& cause) {
+  for (const char* word : {"reset", "Socket closed", "Broken pipe"}) {
+    if (cause.find(word) != std::string::npos) return true;
+  }
+  return false;
+}
+
 // What to do where no answer came, by gRPC's own words for why.
 std::string hint_for_lost(const std::string& cause, const std::string& address, bool tls) {
   const auto mentions = [&](std::string_view word) {
@@ -158,7 +174,7 @@ std::string hint_for_lost(const std::string& cause, const std::string& address, 
   if (tls && (mentions("certificate") || mentions("CERTIFICATE"))) {
     return "name the server as its certificate does, and with --tls-ca who has signed that";
   }
-  if (!tls && (mentions("reset") || mentions("Socket closed"))) {
+  if (!tls && was_open(cause)) {
     return "a server that speaks TLS ends such a connection: give --tls-ca FILE";
   }
   return fmt::format("start one there: recurve-server --model DIR --listen {}", address);
@@ -173,7 +189,8 @@ ServerConnection::ServerConnection(const Endpoint& endpoint)
   // gRPC up to 1.51 reads the errno of connect() after it has allocated memory, which may have set
   // another: it then reports that there is no server, about once in 2,000 connections. So it is
   // given the time for a second attempt.
-  channel_->WaitForConnected(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
+  connected_ =
+      channel_->WaitForConnected(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
 }
 
 void ServerConnection::throw_unless_ok(const grpc::Status& status,
@@ -185,6 +202,11 @@ void ServerConnection::throw_unless_ok(const grpc::Status& status,
     const std::string message = status.error_message();
     const size_t colon = message.rfind(": ");
     const std::string cause = message.substr(colon == std::string::npos ? 0 : colon + 2);
+    if (connected_ && was_open(message)) {
+      throw ClientError(Kind::kUnreachable, status.error_code(),
+                        fmt::format("the connection to {} was lost ({})", address_, cause),
+                        "the server ended or the network failed: see the server's log");
+    }
     throw ClientError(Kind::kUnreachable, status.error_code(),
                       fmt::format("no server can be reached at {} ({})", address_, cause),
                       hint_for_lost(message, address_, tls_));
@@ -194,7 +216,7 @@ void ServerConnection::throw_unless_ok(const grpc::Status& status,
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE) kind = Kind::kUnavailable;
   if (status.error_code() == grpc::StatusCode::CANCELLED) kind = Kind::kCancelled;
   throw ClientError(kind, status.error_code(), status.error_message(),
-                    hint_for(status, retry_after), retry_after);
+                    hint_for(status, context, retry_after), retry_after);
 }
 
 }  // namespace recurve

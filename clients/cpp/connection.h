@@ -44,7 +44,8 @@ class ServerConnection {
 
  private:
   std::string address_;
-  bool tls_ = false;  // is spoken
+  bool tls_ = false;        // is spoken
+  bool connected_ = false;  // a server of this protocol has answered at the address
   std::shared_ptr<grpc::Channel> channel_;
 };
 

@@ -9,6 +9,7 @@
 
 #include "clients/cpp/tls_flags.h"
 #include "server/startup/flag_values.h"
+#include "server/startup/usage.h"
 #include "server/startup/version.h"
 
 namespace recurve::loadgen {
@@ -185,6 +186,10 @@ void choose_load(const CLI::App& app, Options* o) {
 int parse_options(int argc, char** argv, Options* o) {
   CLI::App app(kAbout, "recurve-loadgen");
   app.footer(kFooter);
+  app.failure_message([](const CLI::App* program, const CLI::Error& error) {
+    return fmt::format("recurve-loadgen: {}\nRun with --help for more information.\n",
+                       usage_text(*program, error));
+  });
   app.set_version_flag("--version", version_line("recurve-loadgen"),
                        "Print the version and the commit and exit");
   Texts texts;

@@ -15,6 +15,7 @@
 
 #include "kernels/weight_formats.h"
 #include "server/startup/flag_values.h"
+#include "server/startup/usage.h"
 #include "server/startup/version.h"
 #include "server/text/chat/chat_template.h"
 
@@ -159,6 +160,13 @@ int parse_options(int argc, char** argv, Options* o) {
   app.set_version_flag("--version", version_line("recurve-server"),
                        "Print the version and the commit and exit");
   app.option_defaults()->always_capture_default();
+  app.failure_message([](const CLI::App* program, const CLI::Error& error) {
+    const bool lacks_model = program->count("--model") == 0 && program->remaining().empty();
+    return fmt::format("recurve-server: {}\nRun with --help for more information.\n",
+                       lacks_model && dynamic_cast<const CLI::RequiredError*>(&error) != nullptr
+                           ? "--model DIR is required: the directory of a checkpoint"
+                           : usage_text(*program, error, "--model"));
+  });
 
   app.add_option("--model", o->model,
                  "Load the checkpoint in this directory, as on the Hugging Face Hub: config.json, "

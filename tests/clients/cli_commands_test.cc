@@ -57,6 +57,41 @@ TEST_F(CliCommandsTest, UnreachableServerIsCodeThreeAndSaysWhatToDo) {
   }
 }
 
+TEST_F(CliCommandsTest, AMistypedWordGetsASuggestion) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"gen"}, "unknown command gen; did you mean generate?"},
+      {{"sesion", "list"}, "unknown command sesion; did you mean session?"},
+      {{"session", "lst"}, "unknown command lst; did you mean list?"},
+      {{"--verson"}, "unknown flag --verson; did you mean --version?"},
+      {{"generate", "--max-token", "3"}, "unknown flag --max-token; did you mean --max-tokens?"},
+      {{"generate", "--tempreature=1"}, "unknown flag --tempreature; did you mean --temperature?"},
+      {{"info", "--sever", "x:1"}, "unknown flag --sever; did you mean --server?"},
+      {{"unlike-any"}, "unknown command unlike-any"},
+      {{"health", "now"}, "unexpected argument now"},
+      {{"help", "gnerate"}, "unknown command gnerate; did you mean generate?"},
+      {{}, "a command is missing, one of: generate, chat, score, session, "},
+      {{"session"}, "a command is missing, one of: "}};
+  for (const auto& [command, sentence] : cases) {
+    const auto result = run_cli(command);
+    EXPECT_EQ(result.code, 2) << sentence;
+    EXPECT_THAT(result.err, StartsWith("recurve: " + sentence)) << sentence;
+  }
+}
+
+TEST_F(CliCommandsTest, HelpIsACommandToo) {
+  const std::vector<std::vector<std::string>> commands = {
+      {}, {"generate"}, {"session"}, {"session", "list"}};
+  for (std::vector<std::string> command : commands) {
+    std::vector<std::string> help = {"help"};
+    help.insert(help.end(), command.begin(), command.end());
+    command.emplace_back("--help");
+    const auto result = run_cli(help);
+    EXPECT_EQ(result.code, 0) << result.err;
+    EXPECT_EQ(result.out, run_cli(command).out);
+    EXPECT_THAT(result.out, HasSubstr("Usage"));
+  }
+}
+
 TEST_F(CliCommandsTest, WrongUseIsCodeTwo) {
   for (const std::vector<std::string>& command : {std::vector<std::string>{},
                                                   {"nonsense"},
@@ -216,6 +251,15 @@ TEST_F(CliCommandsTest, InfoIsATableOrJson) {
   EXPECT_EQ(whole["server"]["state"], "SERVER_STATE_SERVING");
   EXPECT_EQ(whole["model"]["name"], "fake-8m");
   EXPECT_EQ(whole["load"]["requests_running"], 3);
+}
+
+TEST_F(CliCommandsTest, InfoWorksWithTheKeyOfAUser) {
+  server_.control.set_operator(false);
+  const auto result = run({"info"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("fake-8m"));
+  EXPECT_THAT(result.out, HasSubstr("load\n  only with the key of an operator"));
+  EXPECT_TRUE(json::parse(run({"info", "--json"}).out)["load"].is_null());
 }
 
 TEST_F(CliCommandsTest, InfoWorksWhileTheModelLoads) {

@@ -325,6 +325,7 @@ class FakeSessions final : public v1::Sessions::Service {
 
 class FakeControl final : public v1::Control::Service {
  public:
+  void set_operator(bool is_one) { operator_ = is_one; }  // whether the caller is one
   void set_state(v1::ServerState state) { state_ = state; }
 
   // Before any call.
@@ -362,6 +363,7 @@ class FakeControl final : public v1::Control::Service {
     return grpc::Status::OK;
   }
   grpc::Status GetLoad(grpc::ServerContext*, const v1::GetLoadRequest*, v1::Load* load) override {
+    if (!operator_) return {grpc::StatusCode::PERMISSION_DENIED, "the role is user"};
     load->set_requests_running(3);
     return grpc::Status::OK;
   }
@@ -373,6 +375,7 @@ class FakeControl final : public v1::Control::Service {
 
  private:
   std::atomic<v1::ServerState> state_ = v1::SERVER_STATE_SERVING;
+  std::atomic<bool> operator_ = true;
   bool has_chat_template_ = false;
   std::string chat_template_problem_;
 };

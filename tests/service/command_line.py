@@ -75,3 +75,24 @@ def test_what_is_not_enforced_is_refused_by_name(server, tmp_path):
         done = run(server, *flags)
         assert done.returncode != 0 and done.stdout == ""
         assert named in done.stderr
+
+
+def answer_that_ends(end):
+    """What `recurve generate` prints on standard error where `end` stops the server in the middle of its answer."""
+    with Server(MODEL, "--drain-seconds", "0") as server:
+        command = [BIN / "recurve", "generate", "--server", server.address, "--prompt", "It was",
+                   "--max-tokens", "1000000", "--ignore-eos"]
+        asked = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=of_command_line())
+        assert asked.stdout.read(1)
+        end(server)
+        said = asked.communicate()[1].decode()
+    return asked.returncode, server.address, said
+
+
+def test_a_server_that_stops_in_the_middle_of_an_answer_is_told_from_one_that_is_not_there():
+    code, _, said = answer_that_ends(lambda server: server.process.terminate())
+    assert (code, said) == (4, "recurve: UNAVAILABLE: the server is shutting down: use another one\n")
+    code, address, said = answer_that_ends(lambda server: server.kill())
+    assert code == 3
+    assert re.match(rf"recurve: the connection to {address} was lost \(.*\)\nrecurve: the server ended or ", said)
+    assert "TLS" not in said

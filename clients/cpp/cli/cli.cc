@@ -4,10 +4,13 @@
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
+#include <memory>
 
 #include "clients/cpp/cli/cli_io.h"
 #include "clients/cpp/tls_flags.h"
+#include "server/startup/usage.h"
 #include "server/startup/version.h"
 
 namespace recurve {
@@ -53,6 +56,29 @@ constexpr const char* kExitCodes =
     "--json prints each message as one line of JSON: the names of the .proto files, defaults\n"
     "included, 64-bit integers as strings, bytes in base64.\n";
 
+// "recurve help generate" prints what "recurve generate --help" prints.
+void add_help(CLI::App& app, CliContext& context) {
+  CLI::App& command = *app.add_subcommand("help", "Print the help of a command");
+  const auto names = std::make_shared<std::vector<std::string>>();
+  command.add_option("command", *names, "The command; default: all of recurve");
+  command.callback([&app, &context, names] {
+    context.run = [&app, names] {
+      const CLI::App* named = &app;
+      std::string path = app.get_name();
+      for (const std::string& name : *names) {
+        const std::vector<std::string> commands = commands_of(*named);
+        if (std::ranges::find(commands, name) == commands.end()) {
+          throw UsageError(unknown_word_text(*named, name, {}));
+        }
+        named = named->get_subcommand(name);
+        path += " " + name;
+      }
+      write_out(named->get_formatter()->make_help(named, path, CLI::AppFormatMode::Normal));
+      return kExitOk;
+    };
+  });
+}
+
 void add_commands(CLI::App& app, CliContext& context) {
   add_generate(app, context);
   add_chat(app, context);
@@ -64,6 +90,7 @@ void add_commands(CLI::App& app, CliContext& context) {
   add_health(app, context);
   add_abort(app, context);
   add_keys(app, context);
+  add_help(app, context);
   for (CLI::App* command : app.get_subcommands({})) {
     command->footer(
         "Also --server, --timeout and --json, and the exit codes: see 'recurve --help'.");
@@ -84,9 +111,9 @@ int run(int count, char** arguments) {
   CLI::App app(kAbout, "recurve");
   app.fallthrough();
   app.require_subcommand(1);
-  app.failure_message([](const CLI::App*, const CLI::Error& error) {
-    return fmt::format("recurve: {}\nrecurve: --help behind a command names its flags\n",
-                       error.what());
+  app.failure_message([](const CLI::App* program, const CLI::Error& error) {
+    return fmt::format("recurve: {}\nrecurve: --help after a command lists its flags\n",
+                       usage_text(*program, error));
   });
   app.footer(kExitCodes);
   app.set_version_flag("--version", version_line("recurve"),

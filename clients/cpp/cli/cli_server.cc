@@ -109,6 +109,16 @@ void append_load(std::string& table, const v1::Load& load) {
                   load.generated_tokens(), load.steps()));
 }
 
+// Absent with the key of a user: the load is for operators.
+std::optional<v1::Load> load_info(Client& client, const CallOptions& options) {
+  try {
+    return client.load(options);
+  } catch (const ClientError& error) {
+    if (error.code() == grpc::StatusCode::PERMISSION_DENIED) return std::nullopt;
+    throw;
+  }
+}
+
 // Absent while the model loads.
 std::optional<v1::ModelInfo> model_info(Client& client, const CallOptions& options) {
   try {
@@ -125,16 +135,17 @@ int info(CliContext& context) {
   const CallOptions options = context.call_options(interrupt.canceller());
   const auto server = client.server_info(options);
   const auto model = model_info(client, options);
-  const auto load = client.load(options);
+  const auto load = load_info(client, options);
   if (context.json) {
     write_out(fmt::format("{{\"server\":{},\"model\":{},\"load\":{}}}\n", to_json(server),
-                          model ? to_json(*model) : "null", to_json(load)));
+                          model ? to_json(*model) : "null", load ? to_json(*load) : "null"));
     return kExitOk;
   }
   std::string table;
   append_server(table, client.address(), server);
   if (model) append_model(table, *model);
-  append_load(table, load);
+  if (load) append_load(table, *load);
+  if (!load) table += "load\n  only with the key of an operator\n";
   write_out(table);
   return kExitOk;
 }

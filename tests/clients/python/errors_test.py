@@ -52,6 +52,17 @@ def test_errors_are_pythons_own_where_it_has_them():
     assert issubclass(recurve.InvalidArgumentError, ValueError)
 
 
+def test_a_prompt_of_another_type_is_named(client):
+    for wrong in (None, 7, b"x", {"role": "user"}):
+        named = f", got {type(wrong).__name__}$"
+        with pytest.raises(TypeError, match="a prompt is a str or token ids" + named):
+            client.generate(wrong)
+        with pytest.raises(TypeError, match="messages are a str or a list of dicts" + named):
+            client.chat(wrong)
+    with pytest.raises(TypeError, match="a text to score is .*, got NoneType"):
+        client.score(None)
+
+
 def test_an_unknown_session_is_not_found(client):
     session = client.session("soon-gone")
     session.close()

@@ -128,6 +128,8 @@ def error_of(failure: Any, address: str) -> RecurveError:
     # gRPC uses UNAVAILABLE for lost connections too; a Recurve server marks its answers.
     if code is grpc.StatusCode.UNAVAILABLE and "recurve-state" not in trailers:
         cause = message.rpartition(": ")[2]  # gRPC tells the whole way to it
+        if any(word in message for word in ("reset", "Socket closed", "Broken pipe")):
+            return UnreachableError(f"the connection to {address} was lost ({cause})")
         return UnreachableError(f"no server can be reached at {address} ({cause})")
     kind = _BY_CODE.get(code.name, RecurveError)
     return kind(message, code=code.name, retry_after=_pushback(trailers))

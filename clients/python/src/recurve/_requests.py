@@ -40,8 +40,15 @@ def generate_request(
     if isinstance(prompt, str):
         request.text = prompt
     else:
-        request.ids.ids.extend(prompt)
+        request.ids.ids.extend(listed("a prompt is a str or token ids", prompt))
     return request, _set_options(request, dict(options))
+
+
+def listed(wanted: str, value: Any) -> Any:
+    """The value; TypeError with what is wanted where it is no sequence of items."""
+    if isinstance(value, Iterable) and not isinstance(value, (bytes, bytearray, Mapping)):
+        return value
+    raise TypeError(f"{wanted}, got {type(value).__name__}")
 
 
 def chat_request(
@@ -75,7 +82,7 @@ def _set_tool_use(request: v1.GenerateRequest, choice: Any, parallel: Any) -> No
 def fill_messages(to: v1.Messages, messages: Messages, options: Mapping[str, Any]) -> None:
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
-    for message in messages:
+    for message in listed("messages are a str or a list of dicts", messages):
         _fill_message(to.messages.add(), message)
     for name, field in (("tools", "tools_json"), ("variables", "variables_json")):
         if options.get(name):
@@ -158,6 +165,8 @@ class ScorePieces:
     """The messages of a request for a score."""
 
     def __init__(self, text: ScoreText, options: ScoreOptions) -> None:
+        if not isinstance(text, bytes):
+            listed("a text to score is a str, bytes, token ids or an iterable of them", text)
         self._text = text
         rest = cast("dict[str, Any]", dict(options))
         self.timeout: float | None = rest.pop("timeout", None)
