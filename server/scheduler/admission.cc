@@ -148,7 +148,8 @@ Verdict judge(const Waiter& waiter, double wait, double prompt_rate,
   const double most = kExpectedShare * bounds.most_seconds;
   const double late = wait - std::max(most - own, kLeastShare * most);
   if (late > 0) {
-    refused.within_seconds = most;
+    refused.first_token_seconds /= kExpectedShare;
+    refused.within_seconds = bounds.most_seconds;
     refused.retry_seconds = late;
     return refused;
   }

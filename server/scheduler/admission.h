@@ -59,10 +59,11 @@ struct AdmissionBounds {
 struct Verdict {
   bool admitted = true;
   // Set if not admitted:
-  double first_token_seconds = 0;  // expected
-  double within_seconds = 0;       // allowed
-  bool deadline = false;           // the request's deadline is exceeded, not the server's bound
-  double retry_seconds = 0;        // after which to try again
+  // Expected; at the server's bound, with what forecasts may be wrong by.
+  double first_token_seconds = 0;
+  double within_seconds = 0;  // allowed
+  bool deadline = false;      // the request's deadline is exceeded, not the server's bound
+  double retry_seconds = 0;   // after which to try again
 };
 
 // wait: expected_wait(). A request that waits for no others is admitted, however long its prompt

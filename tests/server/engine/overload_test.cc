@@ -46,7 +46,7 @@ TEST(EngineOverload, WhoWouldWaitTooLongIsRefusedAtOnceAndToldWhenToComeAgain) {
   refused->take();
   EXPECT_EQ(refused->reason(), EndReason::kOverloaded);
   EXPECT_FALSE(refused->accepted);
-  EXPECT_THAT(refused->ending->message, HasSubstr("the limit is 0.8 s:"));
+  EXPECT_THAT(refused->ending->message, HasSubstr("the limit is 1 s:"));
   // 980 steps less what it may wait.
   EXPECT_THAT(refused->ending->retry_seconds, AllOf(Ge(0.95 * 4.9 - 1), Le(4.9)));
   EXPECT_EQ(harness->queue().waiting(), 0);
