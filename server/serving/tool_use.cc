@@ -41,6 +41,11 @@ Refused read_tool(const Json& json, Tool* tool) {
   const auto holder = json.is_object() ? json.find("function") : json.end();
   const Json& function = json.is_object() && holder != json.end() ? *holder : json;
   if (!function.is_object()) return wrong("each must be an object with a function");
+  const auto type = json.find("type");
+  if (type != json.end() && *type != Json("function")) {
+    return wrong(fmt::format("the type of each must be \"function\", got {}",
+                             cut(type->dump(-1, ' ', true, Json::error_handler_t::replace))));
+  }
   const auto name = function.find("name");
   if (name == function.end() || !name->is_string() || !is_tool_name(name->get<std::string>())) {
     return wrong("the name of each function must be 1 to 64 of [A-Za-z0-9_.-]");

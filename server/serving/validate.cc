@@ -359,6 +359,10 @@ Refused check_name(std::string_view field, std::string_view name) {
     return invalid(std::string(field), "{} must have 1 to {} characters, got {}", field,
                    kMaxNameLength, name.size());
   }
+  if (name == "." || name == "..") {
+    return invalid(std::string(field), "{} must not be \"{}\", which a URL cannot contain", field,
+                   name);
+  }
   const auto bad = std::find_if_not(name.begin(), name.end(), allowed);
   if (bad == name.end()) return {};
   return invalid(std::string(field),

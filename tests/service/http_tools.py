@@ -74,6 +74,39 @@ def test_curl(port):
     assert "recurve_generated_tokens_total" in curl(f"{url}/metrics")
 
 
+def test_refusals_are_sentences_of_the_server(port, tmp_path):
+    def refusal(path, body):
+        answer = json.loads(curl(f"http://127.0.0.1:{port}{path}", "-H", "Content-Type: application/json", "-d", body))
+        return answer["error"]["message"]
+
+    assert refusal("/v1/completions", '{"prompt": }').endswith("must be JSON in UTF-8, and is not at byte 12")
+    assert "json.exception" not in refusal("/v1/completions", '{"prompt": 1e999}')
+    schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "integer", "minimum": 1,
+                                                                             "multipleOf": 7}}}
+    assert "ignoring" not in refusal("/v1/completions", json.dumps(BODY | {"response_format": schema}))
+    for name in (".", ".."):
+        said = refusal("/v1/sessions", json.dumps({"session": name}))
+        assert f'must not be "{name}", which a URL cannot contain' in said
+        assert f'must not be "{name}"' in refusal("/v1/completions", json.dumps(BODY | {"session": name}))
+
+
+def test_a_tool_of_another_type_is_refused_by_its_type(tmp_path):
+    template = tmp_path / "chat_template.jinja"
+    template.write_text(  # Hermes' form of calls
+        "{% for message in messages %}{{ message.content }}{% for call in message.tool_calls or [] %}<tool_call>\n"
+        '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}'
+        "\n</tool_call>{% endfor %}{% endfor %}")
+    server, ports = start(tmp_path / "log", "--http", "127.0.0.1:0", "--chat-template", str(template))
+    try:
+        body = {"messages": [{"role": "user", "content": "x"}], "tools": [{"type": "custom", "custom": {"name": "x"}}]}
+        url = f"http://127.0.0.1:{ports['serving_http']}/v1/chat/completions"
+        answer = json.loads(curl(url, "-d", json.dumps(body)))
+    finally:
+        server.terminate()
+        assert server.wait() == 0
+    assert answer["error"]["message"] == 'tools: the type of each must be "function", got "custom"'
+
+
 def test_curl_and_a_session(port):
     url = f"http://127.0.0.1:{port}/v1/sessions"
     made = json.loads(curl(url, "--json", '{"session": "curl"}'))

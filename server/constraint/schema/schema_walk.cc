@@ -508,9 +508,10 @@ std::string enforceable_schema(std::string_view schema) {
   Json parsed;
   try {
     parsed = parse_watched(schema, /*throws=*/true);
-  } catch (const Json::exception& error) {
-    throw ConstraintRefused(
-        fmt::format("schema: it is not valid JSON: {}", cut(error.what(), kMostRepeated)));
+  } catch (const Json::parse_error& error) {
+    throw ConstraintRefused(fmt::format("schema: it is not valid JSON at byte {}", error.byte));
+  } catch (const Json::exception&) {
+    throw ConstraintRefused("schema: it is not valid JSON: a number is out of range");
   }
   return SchemaWalk(std::move(parsed)).run();
 }

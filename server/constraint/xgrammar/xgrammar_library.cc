@@ -53,7 +53,9 @@ void LookAtWork(size_t more) { recurve::WorkWatch::check(more); }
 
 void LogMessageImpl(const std::string&, int, int level, const std::string& message) {
   constexpr int kWarning = 2;
-  if (level >= kWarning && recurve::ignored_part.empty()) recurve::ignored_part = message;
+  if (level < kWarning || !recurve::ignored_part.empty()) return;
+  // It ends in what the library would do, where the server refuses.
+  recurve::ignored_part = message.substr(0, message.find("; ignoring"));
 }
 
 }  // namespace xgrammar

@@ -100,9 +100,8 @@ class Builder final : public nlohmann::json_sax<ClientJson> {
     member_ = &members.back().second;
     return true;
   }
-  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
-    throw JsonRefused(fmt::format("{} must be JSON in UTF-8, and is not: {}", what_,
-                                  cut(error.what(), kMostRepeated)));
+  bool parse_error(size_t byte, const std::string&, const nlohmann::detail::exception&) override {
+    throw JsonRefused(fmt::format("{} must be JSON in UTF-8, and is not at byte {}", what_, byte));
   }
 
   ClientJson take() { return std::move(value_); }
