@@ -2,7 +2,7 @@
 # Recurve's main job on one screen: builds the server, starts it on a small trained xLSTM, streams a
 # story over gRPC from a session, and goes on with the same session.
 #   deploy/demo.sh [--model NAME] [--prompt TEXT] [--tokens N] [--device cpu|reference]
-# NAME: a folder of weights_tools/demo, e.g. xlstm-books, mamba2-books, gla-books, rwkv7-books.
+# NAME: a folder of weights_tools/demo, e.g. xlstm-books, mamba2-books, qwen35-books, rwkv7-books.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . deploy/packages.sh

@@ -13,7 +13,7 @@ from weights_tools import corpus, model_card, train
 from weights_tools import safetensors_io as st
 from weights_tools.families import gla, mamba, mamba2, qwen3_5, rwkv7, xlstm_blocks
 
-HEAD = """# {name}-books
+HEAD = """# {name}
 
 A small {title} language model of English prose, {parameters:,} parameters, in {format} (bf16
 safetensors, SentencePiece tokenizer). It is here to show and to test the server: it knows how sentences of
@@ -143,7 +143,7 @@ def main(argv):
     result["recipe"] = train.recipe(options)
     (options.out / "training.json").write_text(json.dumps(result, indent=1) + "\n")
     head = HEAD.format(
-        name=options.family.replace("_", "-"),
+        name=options.out.resolve().name,
         title=title,
         format=public,
         parameters=family.parameters(config),

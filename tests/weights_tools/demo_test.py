@@ -16,7 +16,7 @@ from weights_tools.families import xlstm
 
 DEMOS = ROOT / "weights_tools" / "demo"
 DEMO = DEMOS / "xlstm-books"
-OTHERS = ("gla-books", "mamba-books", "mamba2-books", "rwkv7-books", "xlstm-blocks-books")
+OTHERS = ("gla-books", "mamba-books", "mamba2-books", "qwen35-books", "rwkv7-books", "xlstm-blocks-books")
 SENTENCE = "He looked at her for a moment without speaking, and then went out of the room."
 
 
