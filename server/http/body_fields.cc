@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <new>
 #include <utility>
@@ -15,7 +16,8 @@ namespace recurve {
 namespace {
 
 [[noreturn]] void refuse_type(const char* field, const char* wanted, const ClientJson& got) {
-  throw BadField(field, fmt::format("{} must be {}, got {}", field, wanted, got.type_name()));
+  const std::string shown = got.is_number() ? got.dump() : got.type_name();
+  throw BadField(field, fmt::format("{} must be {}, got {}", field, wanted, shown));
 }
 
 }  // namespace
@@ -92,6 +94,12 @@ std::optional<double> number_of(const ClientJson& object, const char* field) {
   if (value == nullptr) return {};
   if (!value->is_number()) refuse_type(field, "a number", *value);
   return value->get<double>();
+}
+
+float float_of(double value, const char* field) {
+  const auto narrow = static_cast<float>(value);
+  if (std::isfinite(narrow)) return narrow;
+  throw BadField(field, fmt::format("{} must be a number of 32 bits, got {}", field, value));
 }
 
 std::optional<std::string> string_of(const ClientJson& object, const char* field) {

@@ -45,6 +45,8 @@ std::optional<bool> bool_of(const ClientJson& object, const char* field);
 std::optional<int64_t> integer_of(const ClientJson& object, const char* field);
 std::optional<int32_t> int32_of(const ClientJson& object, const char* field);
 std::optional<double> number_of(const ClientJson& object, const char* field);
+// A value of `field`, which must fit into a float.
+float float_of(double value, const char* field);
 std::optional<std::string> string_of(const ClientJson& object, const char* field);
 // Moves the string out of its field, which is empty afterwards.
 std::optional<std::string> take_string(ClientJson& object, const char* field);

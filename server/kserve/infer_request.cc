@@ -210,6 +210,9 @@ class Reader {
       throw invalid("exclude_input_in_output",
                     "exclude_input_in_output must be true, or left out, with input_ids");
     }
+    to_.asked.names.prompt = ids_ ? "input_ids" : "text_input";
+    to_.asked.names.stop_strings = "stop";
+    to_.asked.names.include_stop = "include_stop_str_in_output";
     if (ids_) {
       to_.asked.prompt = std::move(*ids_);
       return;

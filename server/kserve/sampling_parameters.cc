@@ -2,6 +2,7 @@
 
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -13,13 +14,18 @@ namespace {
 
 constexpr size_t kMostLevels = 64;  // for a schema
 
+std::string written(const ClientJson& value) {
+  return value.dump(-1, ' ', false, ClientJson::error_handler_t::replace);
+}
+
 // One parameter as it was sent.
 struct Parameter {
   std::string_view name;
   const ClientJson& value;
 
   [[noreturn]] void refuse(std::string_view wanted) const {
-    throw JsonRefused(fmt::format("{} must be {}", name, wanted), std::string(name));
+    const std::string got = value.is_structured() ? "" : ", got " + cut(written(value));
+    throw JsonRefused(fmt::format("{} must be {}{}", name, wanted, got), std::string(name));
   }
 
   bool flag() const {
@@ -33,7 +39,9 @@ struct Parameter {
   T number() const {
     if (value.is_string()) return parsed<T>(value.get_ref<const std::string&>());
     if (!value.is_number()) refuse("a number");
-    return static_cast<T>(value.get<double>());
+    const auto number = static_cast<T>(value.get<double>());
+    if (!std::isfinite(number)) refuse("a number of 32 bits");
+    return number;
   }
   int64_t integer() const {
     constexpr auto kMost = uint64_t{std::numeric_limits<int64_t>::max()};
@@ -96,9 +104,7 @@ void read_constraint(const Parameter& p, TextRequest* to) {
   constexpr bool kOfJson =
       form == ConstraintText::Form::kJsonSchema || form == ConstraintText::Form::kChoice;
   if (!p.value.is_string() && !kOfJson) p.refuse("a text");
-  to->constraint = {form, p.value.is_string()
-                              ? p.value.get<std::string>()
-                              : p.value.dump(-1, ' ', false, ClientJson::error_handler_t::replace)};
+  to->constraint = {form, p.value.is_string() ? p.value.get<std::string>() : written(p.value)};
   to->constraint_field = p.name;
 }
 
@@ -187,7 +193,7 @@ void check_refused(const ClientJson& parameters) {
   for (const Refusable& refusable : kRefused) {
     const auto found = parameters.find(std::string(refusable.name));
     if (found == parameters.end() || found->is_null()) continue;
-    const std::string value = found->dump(-1, ' ', false, ClientJson::error_handler_t::replace);
+    const std::string value = written(*found);
     bool same = false;
     for (const std::string_view one : refusable.same) same = same || (!one.empty() && value == one);
     if (same) continue;

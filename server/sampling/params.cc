@@ -104,7 +104,7 @@ Problem check_something_left(const SamplingParams& p, const SamplingVocab& vocab
   if (left) return {};
   return fmt::format(
       "min_tokens must be 0 where every id that may be sampled ends the answer "
-      "(end-of-sequence or stop_ids), got {}",
+      "(end-of-sequence or stop_token_ids), got {}",
       p.min_tokens);
 }
 
@@ -114,11 +114,11 @@ std::optional<std::string> check(const SamplingParams& params, const SamplingVoc
   // The vocabulary bounds allowed_ids: more entries than ids can only be repeats.
   if (auto problem = check_numbers(params)) return problem;
   if (auto problem = check_bias(params, vocab.usable)) return problem;
-  if (auto problem = check_ids("allowed_ids", params.allowed_ids, static_cast<size_t>(vocab.usable),
-                               vocab.usable)) {
+  if (auto problem = check_ids("allowed_token_ids", params.allowed_ids,
+                               static_cast<size_t>(vocab.usable), vocab.usable)) {
     return problem;
   }
-  if (auto problem = check_ids("stop_ids", params.stop_ids, kMaxStopIds, vocab.usable)) {
+  if (auto problem = check_ids("stop_token_ids", params.stop_ids, kMaxStopIds, vocab.usable)) {
     return problem;
   }
   return check_something_left(params, vocab);

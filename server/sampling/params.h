@@ -79,8 +79,9 @@ inline bool has_penalties(const SamplingParams& params) {
          params.frequency_penalty != 0.0f;
 }
 
-// The first error found, as a sentence that names the field, the allowed and the given value; empty
-// if the parameters are valid. Parameters that leave no id to sample are an error. Thread-safe.
+// The first error found, as a sentence that begins with the name of the field, and has the allowed
+// and the given value; empty if the parameters are valid. Parameters that leave no id to sample are
+// an error. Thread-safe.
 std::optional<std::string> check(const SamplingParams& params, const SamplingVocab& vocab);
 
 }  // namespace recurve

@@ -5,20 +5,27 @@
 namespace recurve {
 
 Answer::Answer(const Tokenizer& tokenizer, const ParsedRequest& parsed)
-    : include_stop_(parsed.include_stop),
+    : tokenizer_(&tokenizer),
+      include_stop_(parsed.include_stop),
       decoder_(tokenizer, parsed.answer_position),
       tools_(parsed.tools) {
   if (!parsed.stop_strings.empty()) matcher_.emplace(parsed.stop_strings);
   if (tools_) calls_.emplace(*tools_->form);
 }
 
+void Answer::continue_text() { decoder_ = StreamDecoder(*tokenizer_, TextPosition::kContinued); }
+
 void Answer::add(SampledToken token, bool ends, AnswerDelta* delta) {
   if (stopped()) return;
   ++tokens_;
   const int32_t id = token.id;
   delta->tokens.push_back(std::move(token));
-  if (ends && !include_stop_) return;
+  if (ends && !include_stop_) {
+    delta->offsets.push_back(decoder_.characters());
+    return;
+  }
   std::string text = decoder_.push(id);
+  delta->offsets.push_back(decoder_.offset());
   // A mark that is a control token has no text in the decoder.
   if (tools_ && tools_->mark == id) text += mark_token(*tools_->form);
   add_text(text, delta);

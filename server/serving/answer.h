@@ -21,6 +21,8 @@ class Answer {
   // Appends a token to the delta, and the text that is certain now. A token after a matched stop
   // string is ignored. `ends`: this token is the end-of-sequence or stop id.
   void add(SampledToken token, bool ends, AnswerDelta* delta);
+  // The answer continues a text, wherever the prompt begins. Before the first token.
+  void continue_text();
   // Appends the text that was held back. Last.
   void finish(AnswerDelta* delta);
 
@@ -37,6 +39,7 @@ class Answer {
   void add_text(const std::string& text, AnswerDelta* delta);
   void append(const std::string& text, AnswerDelta* delta);
 
+  const Tokenizer* tokenizer_;
   const bool include_stop_;
   StreamDecoder decoder_;
   std::optional<StopMatcher> matcher_;  // if there are stop strings

@@ -6,9 +6,10 @@ namespace recurve {
 namespace {
 
 Refused check_messages(const Conversation& messages, const ModelText& model) {
-  if (model.chat.format == nullptr) return invalid("messages", "messages: {}", model.chat.problem);
+  const char* const field = messages.field;
+  if (model.chat.format == nullptr) return invalid(field, "{}: {}", field, model.chat.problem);
   if (messages.messages.empty()) {
-    return invalid("messages", "messages must have at least one message, got none");
+    return invalid(field, "{} must have at least one message, got none", field);
   }
   if (messages.continue_final_message && messages.add_generation_prompt) {
     return invalid("continue_final_message",
@@ -34,17 +35,18 @@ Refused read(const ChatInput& input, Render render, TextPosition position, const
   try {
     return encode(((*model.chat.format).*render)(input), position, model, input.work, ids);
   } catch (const ChatError& error) {
-    return invalid("messages", "messages: {}", error.what());
+    return invalid(input.field, "{}: {}", input.field, error.what());
   }
 }
 
 // Parses the conversation once, and calls to_ids(input).
 template <typename ToIds>
 Refused with_input(Conversation messages, const WorkLimits& limits, const ToIds& to_ids) {
+  const char* const field = messages.field;
   try {
     return to_ids(ChatInput(std::move(messages), limits));
   } catch (const ChatError& error) {
-    return invalid("messages", "messages: {}", error.what());
+    return invalid(field, "{}: {}", field, error.what());
   }
 }
 

@@ -33,7 +33,10 @@ struct AnswerDelta {
   std::string text = {};
   std::vector<ToolCallPart> calls = {};   // of tools; not in the text
   std::vector<SampledToken> tokens = {};  // since the last delta of this choice
-  bool logprobs = false;                  // the tokens have log-probabilities
+  bool logprobs = false;                  // the tokens have log-probabilities, and `offsets`
+  // Of each token: the characters of the answer's text before it, also of a token without text. A
+  // character of several tokens begins at each of them. Stop strings and calls of tools count.
+  std::vector<size_t> offsets = {};
   bool empty() const { return text.empty() && calls.empty() && tokens.empty(); }
 };
 

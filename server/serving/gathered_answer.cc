@@ -92,12 +92,13 @@ Refused reserve_gathered(ServerCore& core, const ModelText& model, const Identit
   constexpr int64_t kEscaped = 6;  // bytes of JSON for one byte, at most
   int64_t bytes = form.repeated * (form.text * kEscaped);
   for (const TextRequest& one : asked) bytes += max_gathered_bytes_of(one, model, form);
+  const FieldNames names = asked.empty() ? FieldNames() : asked.front().names;
   return reserve(
       core, caller,
-      invalid("max_tokens",
-              "the whole answer may take {} MB by max_tokens, n and logprobs, and the limit is "
-              "{} MB: stream it, or ask for less",
-              bytes >> 20, core.options.max_gathered_bytes >> 21),
+      invalid(names.max_tokens,
+              "the whole answer may take {} MB by {}, n and {}, and the limit is {} MB: stream it, "
+              "or ask for less",
+              bytes >> 20, names.max_tokens, names.logprobs, core.options.max_gathered_bytes >> 21),
       bytes, share);
 }
 

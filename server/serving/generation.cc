@@ -81,6 +81,9 @@ void Generation::poll_choice(size_t index, bool busy) {
 }
 
 void Generation::send_accepted(const Accepted& accepted) {
+  if (accepted.session_position > 0) {
+    for (Choice& choice : choices_) choice.answer.continue_text();
+  }
   sink_.send(RequestAccepted{.request_id = id_,
                              .prompt_tokens = accepted.prompt_tokens,
                              .session_position = accepted.session_position,

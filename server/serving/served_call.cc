@@ -96,7 +96,8 @@ Refused ServedCall::check_share() {
 }
 
 // The limits of one request of the tenant.
-Refused ServedCall::check_size(const Request& request) const {
+Refused ServedCall::check_size(const ParsedRequest& parsed) const {
+  const Request& request = parsed.request;
   const TenantLimits& limits = caller_.limits;
   const auto check = [&](const char* limit, const char* field, int64_t most,
                          int64_t got) -> Refused {
@@ -112,6 +113,7 @@ Refused ServedCall::check_size(const Request& request) const {
   if (!refused) {
     refused = check("prompt_tokens", "prompt tokens", limits.prompt_tokens,
                     static_cast<int64_t>(request.prompt.ids.size()));
+    if (refused) refused->field = parsed.names.prompt;
   }
   return refused;
 }
@@ -244,7 +246,7 @@ Refused ServedCall::submit(ParsedRequest& parsed) {
   if (request.id.empty()) request.id = make_name("r-");
   if (Refused refused = claim(request.id)) return refused;
   request.caller = caller_;
-  if (Refused refused = check_size(request)) return refused;
+  if (Refused refused = check_size(parsed)) return refused;
   request.arrival = arrival_;
   request.deadline = sink_.deadline();
   const std::chrono::duration<double> patience(core_.options.stall_seconds);

@@ -89,7 +89,7 @@ class ServedCall : public Strand, public CallRegistry::Call {
   Refused admit(const CallMessage& message, const std::string& id);
   Refused check_share();
   void release_share();
-  Refused check_size(const Request& request) const;
+  Refused check_size(const ParsedRequest& parsed) const;
   Refused claim(const std::string& id);
   void work() final;
   void failed(const std::exception& error) final;

@@ -18,6 +18,16 @@ namespace recurve {
 // Requests as the frontends read them: not checked, not tokenized. The values here are the
 // defaults.
 
+// The names of fields in refusals, where frontends differ.
+struct FieldNames {
+  const char* prompt = "prompt";
+  const char* max_tokens = "max_tokens";
+  const char* logprobs = "logprobs";
+  const char* prompt_logprobs = "prompt_logprobs";
+  const char* stop_strings = "stop_strings";
+  const char* include_stop = "include_stop";
+};
+
 // A request for an answer to a prompt.
 struct TextRequest {
   // 1 to kMaxNameLength of [A-Za-z0-9._-]; empty: generated. See Request::id.
@@ -50,6 +60,7 @@ struct TextRequest {
   // Lengths of prefixes to cache: in ids, bytes of a text, or messages.
   std::vector<int64_t> prefix_points = {};
   std::optional<Durability> durability = {};  // left out: that of the session
+  FieldNames names = {};
 };
 
 // A request for the score of a text.

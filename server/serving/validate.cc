@@ -53,12 +53,12 @@ Refused check_sampling_ids(const SamplingParams& p, const ModelText& model) {
   return refused;
 }
 
-Refused read_max_tokens(const std::optional<int32_t>& asked, const ModelText& model,
-                        SamplingParams* p) {
+Refused read_max_tokens(const char* field, const std::optional<int32_t>& asked,
+                        const ModelText& model, SamplingParams* p) {
   const int32_t most = model.max_generated_tokens;
   p->max_tokens = asked.value_or(std::min(kDefaultMaxTokens, most));
   if (p->max_tokens >= 0 && p->max_tokens <= most) return {};
-  return invalid("max_tokens", "max_tokens must be in [0, {}], got {}", most, p->max_tokens);
+  return invalid(field, "{} must be in [0, {}], got {}", field, most, p->max_tokens);
 }
 
 Refused read_parameters(TextRequest& asked, const ModelText& model, SamplingParams* p) {
@@ -67,24 +67,26 @@ Refused read_parameters(TextRequest& asked, const ModelText& model, SamplingPara
   p->seed = asked.seed ? *asked.seed : random_number();
   p->logprobs = asked.logprobs.value_or(-1);
   p->prompt_logprobs = asked.prompt_logprobs.value_or(-1);
-  Refused refused = read_max_tokens(asked.max_tokens, model, p);
-  if (!refused) refused = check_logprobs("logprobs", asked.logprobs);
-  if (!refused) refused = check_logprobs("prompt_logprobs", asked.prompt_logprobs);
+  Refused refused = read_max_tokens(asked.names.max_tokens, asked.max_tokens, model, p);
+  if (!refused) refused = check_logprobs(asked.names.logprobs, asked.logprobs);
+  if (!refused) refused = check_logprobs(asked.names.prompt_logprobs, asked.prompt_logprobs);
   if (!refused) refused = check_sampling_ids(*p, model);
   if (refused) return refused;
-  if (const auto problem = check(*p, model.vocab)) return invalid("sampling", "{}", *problem);
-  return {};
+  const auto problem = check(*p, model.vocab);
+  if (!problem) return {};
+  return invalid(problem->substr(0, problem->find(' ')), "{}", *problem);
 }
 
-Refused check_stop_strings(const std::vector<std::string>& stops, const ModelText& model) {
-  Refused refused = check_size("stop_strings", stops.size(), StopMatcher::kMaxStops);
+Refused check_stop_strings(const char* field, const std::vector<std::string>& stops,
+                           const ModelText& model) {
+  Refused refused = check_size(field, stops.size(), StopMatcher::kMaxStops);
   if (refused) return refused;
   for (const std::string& text : stops) {
     if (!text.empty() && text.size() <= StopMatcher::kMaxStopBytes) continue;
-    return invalid("stop_strings", "each of stop_strings must have 1 to {} bytes, got one of {}",
+    return invalid(field, "each of {} must have 1 to {} bytes, got one of {}", field,
                    StopMatcher::kMaxStopBytes, text.size());
   }
-  return stops.empty() ? Refused() : check_text("stop_strings", stops.front(), model);
+  return stops.empty() ? Refused() : check_text(field, stops.front(), model);
 }
 
 // FNV-1a of the stop strings, each with a terminator, and of include_stop.
@@ -120,10 +122,10 @@ Refused check_constraint(const TextRequest& asked, const SamplingParams& p,
                    asked.constraint_field);
   }
   if (asked.include_stop && !p.stop_ids.empty()) {
-    return invalid(
-        "include_stop",
-        "include_stop must be false with constraint and stop_token_ids: the text of the id "
-        "that ends the answer would not match the constraint");
+    return invalid(asked.names.include_stop,
+                   "{} must be false with {} and stop_token_ids: the text of the id that ends the "
+                   "answer would not match the constraint",
+                   asked.names.include_stop, asked.constraint_field);
   }
   return {};
 }
@@ -148,8 +150,9 @@ Refused read_tool_use(const ModelText& model, TextRequest* asked, ParsedRequest*
 }
 
 // If the answer is the first text of its context, some tokenizers drop the space before its first
-// word.
-Refused check_start(const ParsedRequest& parsed, const ModelText& model) {
+// word. Whether a session has text is not known yet: its constrained answer keeps the space.
+Refused check_start(const ModelText& model, ParsedRequest* to) {
+  ParsedRequest& parsed = *to;
   if (!parsed.constraint || parsed.answer_position != TextPosition::kStart) return {};
   using Form = ConstraintText::Form;
   const Form form = parsed.constraint->form;
@@ -157,7 +160,11 @@ Refused check_start(const ParsedRequest& parsed, const ModelText& model) {
       model.tokenizer->leading_space() == LeadingSpace::kKeep) {
     return {};
   }
-  return invalid("prompt",
+  if (!parsed.request.session.empty()) {
+    parsed.answer_position = TextPosition::kContinued;
+    return {};
+  }
+  return invalid(parsed.names.prompt,
                  "the prompt must have some text with a constraint other than JSON, because "
                  "this model's tokenizer drops a space before the first word");
 }
@@ -172,7 +179,7 @@ Refused check_choices(const TextRequest& asked, int32_t max_tokens, const ModelT
                    choices);
   }
   if (choices > 1 && max_tokens == 0) {
-    return invalid("n", "n must be 1 where max_tokens is 0, got {}", choices);
+    return invalid("n", "n must be 1 where {} is 0, got {}", asked.names.max_tokens, choices);
   }
   return {};
 }
@@ -296,7 +303,7 @@ void add_streams(int choices, Request* request) {
 TextPosition position_of(const Request& request, const ModelText& model) {
   const bool text = std::any_of(request.prompt.ids.begin(), request.prompt.ids.end(),
                                 [&](int32_t id) { return !model.tokenizer->is_special(id); });
-  return text || !request.session.empty() ? TextPosition::kContinued : TextPosition::kStart;
+  return text ? TextPosition::kContinued : TextPosition::kStart;
 }
 
 // A session that continues has BOS already.
@@ -381,7 +388,7 @@ Refused validate(TextRequest asked, const ModelText& model, const WorkLimits& li
   if (!refused && !asked.session.empty()) refused = check_name("session", asked.session);
   if (!refused) refused = check_priority(asked.priority);
   if (!refused) refused = read_parameters(asked, model, &request.sampling);
-  if (!refused) refused = check_stop_strings(asked.stop_strings, model);
+  if (!refused) refused = check_stop_strings(asked.names.stop_strings, asked.stop_strings, model);
   if (!refused) refused = read_tool_use(model, &asked, parsed);
   if (!refused) refused = check_constraint(asked, request.sampling, model);
   if (!refused) refused = check_choices(asked, request.sampling.max_tokens, model);
@@ -399,13 +406,19 @@ Refused validate(TextRequest asked, const ModelText& model, const WorkLimits& li
   if (asked.durability == Durability::kLocal && request.session.empty()) {
     return invalid("durability", "durability local needs a session");
   }
-  refused = read_prompt(asked, model, limits, &request);
+  try {
+    refused = read_prompt(asked, model, limits, &request);
+  } catch (const TextRefused& error) {
+    refused = invalid("prompt", "{}", error.what());
+  }
+  if (!refused && request.prompt.ids.empty() && request.session.empty()) refused = empty_prompt();
+  if (refused && refused->field == "prompt") refused->field = asked.names.prompt;
   if (refused) return refused;
-  if (request.prompt.ids.empty() && request.session.empty()) return empty_prompt();
   parsed->answer_position = position_of(request, model);
   parsed->constraint = std::move(asked.constraint);
   parsed->constraint_field = std::move(asked.constraint_field);
-  if (refused = check_start(*parsed, model); refused) return refused;
+  parsed->names = asked.names;
+  if (refused = check_start(model, parsed); refused) return refused;
   const bool is_text = std::holds_alternative<std::string>(asked.prompt);
   begin_with(bos_for(request.prompt.ids, asked.add_special_tokens, is_text, model), &request);
 

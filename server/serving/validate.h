@@ -52,8 +52,9 @@ struct ParsedRequest {
   bool include_stop = false;
   std::optional<ConstraintText> constraint = {};  // not compiled yet, for request.sampling
   std::string constraint_field = {};              // its name in refusals
+  FieldNames names = {};
   std::optional<ToolReading> tools = {};
-  TextPosition answer_position = TextPosition::kContinued;
+  TextPosition answer_position = TextPosition::kContinued;  // of a session: if it is new
 };
 
 // Bytes of a prompt that validate() tokenizes.

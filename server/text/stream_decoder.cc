@@ -8,6 +8,7 @@ StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, TextPosition position)
 
 std::string StreamDecoder::push(int32_t id) {
   std::string out;
+  offset_ = characters_;
   std::string_view bytes = tokenizer_->token_bytes(id);
   if (strip_ == LeadingSpace::kFirstDiffers) {
     if (tokenizer_->is_special(id)) return out;
@@ -17,7 +18,10 @@ std::string StreamDecoder::push(int32_t id) {
     if (tokenizer_->has_space_mark(id)) bytes.remove_prefix(1);
     if (strip_ == LeadingSpace::kStripOnce || !bytes.empty()) strip_ = LeadingSpace::kKeep;
   }
+  const bool begins_anew = !utf8_.empty() && !bytes.empty() && !is_continuation(bytes.front());
   utf8_.push(bytes, out);
+  characters_ += count_characters(out);
+  if (begins_anew) ++offset_;  // after U+FFFD for what came before
   return out;
 }
 

@@ -19,6 +19,10 @@ class StreamDecoder {
   // The text that is complete now; empty within a character. Bytes that cannot be UTF-8 become
   // U+FFFD as soon as that is certain.
   std::string push(int32_t id);
+  // The characters of the text, and those before the last id. A character of several ids begins at
+  // each of them.
+  size_t characters() const { return characters_; }
+  size_t offset() const { return offset_; }
 
   // U+FFFD if the last character is incomplete, else empty.
   std::string finish();
@@ -27,6 +31,7 @@ class StreamDecoder {
   const Tokenizer* tokenizer_;
   Utf8Assembler utf8_;
   LeadingSpace strip_;  // what remains to be stripped
+  size_t characters_ = 0, offset_ = 0;
 };
 
 // Decodes all ids at once.

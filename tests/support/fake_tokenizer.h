@@ -26,8 +26,9 @@ class FakeTokenizer final : public Tokenizer {
   // Called, where it is set, with what an encoder is to read: to wait.
   static inline std::atomic<void (*)(std::string_view)> before_push{nullptr};
 
-  // `marks_start`: the start of a text gets a space.
-  explicit FakeTokenizer(bool marks_start = false) : marks_start_(marks_start) {}
+  // `marks_start`: the start of a text gets a space, which `leading_space` may remove.
+  explicit FakeTokenizer(bool marks_start = false, LeadingSpace leading_space = LeadingSpace::kKeep)
+      : marks_start_(marks_start), leading_space_(leading_space) {}
 
   std::unique_ptr<TextEncoder> encoder(SpecialTokens special, TextPosition position,
                                        const WorkLimits& limits) const override {
@@ -43,6 +44,8 @@ class FakeTokenizer final : public Tokenizer {
     if (id >= kWords) return kWordTexts[static_cast<size_t>(id - kWords)];
     return {bytes_.data() + id, 1};
   }
+  LeadingSpace leading_space() const override { return leading_space_; }
+  bool has_space_mark(int32_t id) const override { return token_bytes(id).starts_with(' '); }
   bool is_special(int32_t id) const override { return id == kBos || id == kEos; }
   std::optional<int32_t> id_of(std::string_view name) const override {
     if (name == "<s>") return kBos;
@@ -91,6 +94,7 @@ class FakeTokenizer final : public Tokenizer {
   };
 
   const bool marks_start_;
+  const LeadingSpace leading_space_;
   const std::string bytes_ = [] {
     std::string all;
     for (int b = 0; b < 256; ++b) all.push_back(static_cast<char>(b));

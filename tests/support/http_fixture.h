@@ -35,7 +35,7 @@ class HttpFixture : public ::testing::Test {
         .problem = ""};
     engine_.emplace(queue_, std::move(options));
     server_.emplace(http, http_apis(core_, max_response_bytes), core_, connections_);
-    core_.serve(std::make_shared<FakeTokenizer>(),
+    core_.serve(tokenizer_,
                 {.model_name = "fake",
                  .vocab_rows = FakeTokenizer::kSize,
                  .tokens = {.bos = FakeTokenizer::kBos, .eos = {FakeTokenizer::kEos}},
@@ -83,6 +83,7 @@ class HttpFixture : public ::testing::Test {
     return events;
   }
 
+  std::shared_ptr<const Tokenizer> tokenizer_ = std::make_shared<FakeTokenizer>();
   const char* template_ = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}|{% endfor %}";
   Metrics metrics_;
   const std::shared_ptr<ServedModel> served_ = std::make_shared<ServedModel>(16);

@@ -19,6 +19,9 @@ Refused ChatCompletions::read(std::string text, const WorkLimits& limits,
     to.prompt = conversation_of(body, bytes);
     to.tools = tool_use_of(body);
     to.max_tokens = int32_of(body, "max_completion_tokens");
+    to.names.prompt = "messages";
+    to.names.logprobs = "top_logprobs";
+    if (to.max_tokens) to.names.max_tokens = "max_completion_tokens";
     if (!to.max_tokens) to.max_tokens = int32_of(body, "max_tokens");
     const auto top = int32_of(body, "top_logprobs");
     const bool logprobs = bool_of(body, "logprobs").value_or(false);
@@ -61,9 +64,9 @@ json ChatCompletions::calls_of(const std::vector<ToolCallPart>& calls) const {
   return list;
 }
 
-void ChatCompletions::add_logprobs(const SampledToken& token, const Choice&, json* to) const {
+void ChatCompletions::add_logprobs(const SampledToken& token, size_t, json* to) const {
   if (to->is_null()) *to = {{"content", json::array()}, {"refusal", nullptr}};
-  (*to)["content"].push_back(chat_logprob(token, tokenizer()));
+  (*to)["content"].push_back(chat_logprob(token, names()));
 }
 
 }  // namespace recurve

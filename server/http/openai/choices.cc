@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "server/http/body_fields.h"
-#include "server/http/openai/logprobs.h"
 
 namespace recurve {
 
@@ -81,10 +80,6 @@ std::string Choices::event(const json& choices) const {
   return fmt::format("data: {{\"choices\":{}{}{}}}\n\n", dump(choices), constant_fields(), end);
 }
 
-void Choices::advance(int32_t token, Choice* choice) const {
-  choice->offset += std::max<size_t>(characters(tokenizer().token_bytes(token)), 1);
-}
-
 std::string Choices::write(size_t index, const RequestAccepted& accepted) {
   accepted_[index] = accepted;
   return {};
@@ -108,9 +103,8 @@ std::string Choices::write(size_t index, const AnswerDelta& delta) {
   Choice& to = choices_[at];
   json fresh = nullptr;
   json& logprobs = form_.stream ? fresh : to.logprobs;
-  for (const SampledToken& token : delta.tokens) {
-    if (delta.logprobs) add_logprobs(token, to, &logprobs);
-    advance(token.id, &to);
+  for (size_t t = 0; delta.logprobs && t < delta.tokens.size(); ++t) {
+    add_logprobs(delta.tokens[t], to.answer_offset + delta.offsets[t], &logprobs);
   }
   if (!form_.stream) {
     to.text += delta.text;

@@ -9,6 +9,7 @@
 #include "server/http/answer_dialect.h"
 #include "server/http/exchange.h"
 #include "server/http/openai/fields/request_fields.h"
+#include "server/http/openai/logprobs.h"
 #include "server/serving/server_core.h"
 
 namespace recurve {
@@ -34,8 +35,8 @@ class Choices : public AnswerDialect {
     std::vector<ToolCallPart> calls = {};  // complete, except the last
     nlohmann::json logprobs = nullptr;
     const char* finish_reason = nullptr;
-    size_t offset = 0;   // of the next token in the text, in characters
-    bool begun = false;  // something of it has been sent
+    size_t answer_offset = 0;  // of the answer in the text, in characters
+    bool begun = false;        // something of it has been sent
   };
 
   // Where the two differ.
@@ -51,9 +52,9 @@ class Choices : public AnswerDialect {
   };
   // logprobs: an object, or null.
   virtual nlohmann::json part(const Part& of, nlohmann::json logprobs) const = 0;
-  // Appends a token to the logprobs of a choice, which are null before the first.
-  virtual void add_logprobs(const SampledToken& token, const Choice& choice,
-                            nlohmann::json* to) const = 0;
+  // Appends a token to the logprobs of a choice, which are null before the first. `offset`: of its
+  // text in the choice's, in characters.
+  virtual void add_logprobs(const SampledToken& token, size_t offset, nlohmann::json* to) const = 0;
   // The scored tokens of request `index`'s prompt.
   virtual void add_scored(size_t, const std::vector<SampledToken>&) {}
   // Called before the first event of request `index`. Returns events that a stream sends first.
@@ -63,7 +64,7 @@ class Choices : public AnswerDialect {
   size_t first_choice(size_t index) const { return index * static_cast<size_t>(form_.choices); }
   std::string event(const nlohmann::json& choices) const;
   const Tokenizer& tokenizer() const { return *model_->text.tokenizer; }
-  void advance(int32_t token, Choice* choice) const;
+  TokenNames names() const { return {tokenizer(), form_.tokens_as_ids}; }
 
   const ServerCore& core_;
   const std::shared_ptr<ServedModel> model_ = core_.model();

@@ -6,6 +6,7 @@
 #include "server/http/body_fields.h"
 #include "server/http/openai/logprobs.h"
 #include "server/text/stream_decoder.h"
+#include "server/text/utf8.h"
 
 namespace recurve {
 namespace {
@@ -14,16 +15,6 @@ using nlohmann::json;
 
 // The dialect's default for max_tokens.
 constexpr int32_t kDefaultCompletionTokens = 16;
-
-// Two tokens may have the same name; the first is the likelier.
-json top_of(const SampledToken& token, const Tokenizer& tokenizer) {
-  json top = json::object();
-  for (const TokenLogprob& candidate : token.top) {
-    top.emplace(name_of(candidate.id, tokenizer), finite(candidate.logprob));
-  }
-  top.emplace(name_of(token.id, tokenizer), finite(token.logprob));
-  return top;
-}
 
 void append(std::string name, json logprob, json top, size_t offset, json* to) {
   if (to->is_null()) {
@@ -126,6 +117,7 @@ Refused Completions::read(std::string text, const WorkLimits& limits,
     common.max_tokens = int32_of(body, "max_tokens").value_or(kDefaultCompletionTokens);
     read_constraint(body, &common);
     common.logprobs = int32_of(body, "logprobs");
+    common.names.prompt_logprobs = common.names.logprobs;  // of an echo
     echo = bool_of(body, "echo").value_or(false);
     ClientJson* prompt = find(body, "prompt");
     if (prompt == nullptr) throw BadField("prompt", "prompt must be given");
@@ -204,9 +196,8 @@ json Completions::part(const Part& of, json logprobs) const {
   return part;
 }
 
-void Completions::add_logprobs(const SampledToken& token, const Choice& choice, json* to) const {
-  append(name_of(token.id, tokenizer()), finite(token.logprob), top_of(token, tokenizer()),
-         choice.offset, to);
+void Completions::add_logprobs(const SampledToken& token, size_t offset, json* to) const {
+  append(names().of(token.id), finite(token.logprob), logprobs_by_name(token, names()), offset, to);
 }
 
 void Completions::add_scored(size_t index, const std::vector<SampledToken>& tokens) {
@@ -217,19 +208,21 @@ void Completions::add_scored(size_t index, const std::vector<SampledToken>& toke
 
 // The client's first id has no log-probability, whether BOS was absorbed before it or not.
 void Completions::write_echo(const Echo& echo, Choice* choice, json* logprobs) const {
-  const size_t count = echo.ids.size();
+  const size_t count = echo.ids.size(), end = count_characters(echo.text);
+  StreamDecoder decoder(tokenizer(), TextPosition::kStart);
   for (size_t i = 0; i < count && logprobs_; ++i) {
     const size_t from_end = count - i;
-    const std::string name = name_of(echo.ids[i], tokenizer());
+    const std::string name = names().of(echo.ids[i]);
+    decoder.push(echo.ids[i]);
+    const size_t offset = std::min(decoder.offset(), end);
     if (i == 0 || from_end > echo.scored.size()) {
-      append(name, nullptr, nullptr, choice->offset, logprobs);
+      append(name, nullptr, nullptr, offset, logprobs);
     } else {
       const SampledToken& token = echo.scored[echo.scored.size() - from_end];
-      append(name, finite(token.logprob), top_of(token, tokenizer()), choice->offset, logprobs);
+      append(name, finite(token.logprob), logprobs_by_name(token, names()), offset, logprobs);
     }
-    choice->offset += characters(tokenizer().token_bytes(echo.ids[i]));
   }
-  choice->offset = characters(echo.text);
+  choice->answer_offset = end;
 }
 
 std::string Completions::begin_answers(size_t index) {

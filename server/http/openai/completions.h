@@ -28,8 +28,7 @@ class Completions final : public Choices {
   const char* id_prefix() const override { return "cmpl-"; }
   const char* object_name() const override { return "text_completion"; }
   nlohmann::json part(const Part& of, nlohmann::json logprobs) const override;
-  void add_logprobs(const SampledToken& token, const Choice& choice,
-                    nlohmann::json* to) const override;
+  void add_logprobs(const SampledToken& token, size_t offset, nlohmann::json* to) const override;
   void add_scored(size_t index, const std::vector<SampledToken>& tokens) override;
   std::string begin_answers(size_t index) override;
 
@@ -58,8 +57,7 @@ class ChatCompletions final : public Choices {
   }
   nlohmann::json part(const Part& of, nlohmann::json logprobs) const override;
   nlohmann::json calls_of(const std::vector<ToolCallPart>& calls) const;
-  void add_logprobs(const SampledToken& token, const Choice& choice,
-                    nlohmann::json* to) const override;
+  void add_logprobs(const SampledToken& token, size_t offset, nlohmann::json* to) const override;
 
   const std::string session_;
 };

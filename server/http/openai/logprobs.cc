@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -13,26 +12,22 @@ namespace {
 
 using nlohmann::json;
 
-json one(int32_t id, float logprob, const Tokenizer& tokenizer) {
-  const std::string_view text = tokenizer.token_bytes(id);
+std::string name_by_id(int32_t id) { return fmt::format("token_id:{}", id); }
+
+json one(int32_t id, float logprob, const TokenNames& names) {
+  const std::string_view text = names.tokenizer.token_bytes(id);
   json::array_t bytes;
   bytes.reserve(text.size());
   for (const char byte : text) bytes.emplace_back(static_cast<unsigned char>(byte));
-  return {
-      {"token", name_of(id, tokenizer)}, {"logprob", finite(logprob)}, {"bytes", std::move(bytes)}};
+  return {{"token", names.of(id)}, {"logprob", finite(logprob)}, {"bytes", std::move(bytes)}};
 }
 
 }  // namespace
 
 double finite(float logprob) { return std::isfinite(logprob) ? logprob : -9999.0; }
 
-size_t characters(std::string_view utf8) {
-  return static_cast<size_t>(std::count_if(utf8.begin(), utf8.end(), [](char c) {
-    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-  }));
-}
-
-std::string name_of(int32_t id, const Tokenizer& tokenizer) {
+std::string TokenNames::of(int32_t id) const {
+  if (as_ids) return name_by_id(id);
   const std::string_view bytes = tokenizer.token_bytes(id);
   if (is_valid_utf8(bytes)) return std::string(bytes);
   std::string name = "bytes:";
@@ -40,11 +35,21 @@ std::string name_of(int32_t id, const Tokenizer& tokenizer) {
   return name;
 }
 
-json chat_logprob(const SampledToken& token, const Tokenizer& tokenizer) {
-  json of = one(token.id, token.logprob, tokenizer);
+json logprobs_by_name(const SampledToken& token, const TokenNames& names) {
+  json all = {{names.of(token.id), finite(token.logprob)}};
+  for (const TokenLogprob& top : token.top) {
+    if (top.id == token.id) continue;
+    const bool is_new = all.emplace(names.of(top.id), finite(top.logprob)).second;
+    if (!is_new) all[name_by_id(top.id)] = finite(top.logprob);
+  }
+  return all;
+}
+
+json chat_logprob(const SampledToken& token, const TokenNames& names) {
+  json of = one(token.id, token.logprob, names);
   of["top_logprobs"] = json::array();
   for (const TokenLogprob& top : token.top) {
-    of["top_logprobs"].push_back(one(top.id, top.logprob, tokenizer));
+    of["top_logprobs"].push_back(one(top.id, top.logprob, names));
   }
   return of;
 }

@@ -119,7 +119,7 @@ void append_names(const std::vector<int32_t>& ids, const Tokenizer& tokenizer, B
   to->append(",\"token_strs\":[");
   for (size_t i = 0; i < ids.size(); ++i) {
     if (i > 0) to->append(",");
-    to->append(dump(json(name_of(ids[i], tokenizer))));
+    to->append(dump(json(TokenNames{tokenizer}.of(ids[i]))));
   }
   to->append("]");
 }

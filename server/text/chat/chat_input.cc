@@ -130,6 +130,7 @@ ChatInput::ChatInput(Conversation conversation, const WorkLimits& limits)
     : has_tools(!conversation.tools_json.empty()),
       add_generation_prompt(conversation.add_generation_prompt),
       continue_final_message(conversation.continue_final_message),
+      field(conversation.field),
       work(limits) {
   if (conversation.messages.empty()) throw ChatError("there are no messages");
   const size_t bytes = bytes_of(conversation), most = most_messages(bytes);

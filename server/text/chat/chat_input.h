@@ -26,6 +26,7 @@ struct Conversation {
   std::string variables_json = {};  // an object of further variables; empty: none
   bool add_generation_prompt = true;
   bool continue_final_message = false;  // not together with add_generation_prompt
+  const char* field = "messages";       // its name in refusals
 };
 
 // Messages that cannot be rendered; what() is for the client that sent them.
@@ -63,6 +64,7 @@ struct ChatInput {
   bool has_tools;
   bool add_generation_prompt;
   bool continue_final_message;
+  const char* field;
   WorkLimits work;
 
  private:

@@ -67,10 +67,7 @@ class Builder final : public nlohmann::json_sax<ClientJson> {
   bool null() override { return add(nullptr); }
   bool boolean(bool value) override { return add(value); }
   bool number_integer(int64_t value) override { return in_ids() ? add_id(value) : add(value); }
-  bool number_unsigned(uint64_t value) override {
-    if (!in_ids()) return add(value);
-    return add_id(static_cast<int64_t>(std::min<uint64_t>(value, INT64_MAX)));
-  }
+  bool number_unsigned(uint64_t value) override { return in_ids() ? add_id(value) : add(value); }
   bool number_float(double value, const std::string&) override { return add(value); }
   bool string(std::string& value) override {
     if (value.size() >= kLongText) value.shrink_to_fit();  // its capacity may be twice its size
@@ -152,13 +149,17 @@ class Builder final : public nlohmann::json_sax<ClientJson> {
     return may_hold_ids() &&
            (open_.back()->is_binary() || (open_.back()->is_array() && open_.back()->empty()));
   }
-  bool add_id(int64_t id) {
+  template <typename Integer>
+  bool add_id(Integer id) {
+    if (!std::in_range<int32_t>(id)) {
+      throw JsonRefused(fmt::format("{} must be token ids of 32 bits, got {}", id_field_, id),
+                        std::string(id_field_));
+    }
     if (!open_.back()->is_binary()) {
       *open_.back() = ClientJson::binary({});
       open_.back()->get_binary().reserve(values_ * sizeof(int32_t));
     }
-    const auto fits = static_cast<int32_t>(id);
-    const int32_t value = fits == id ? fits : -1;
+    const auto value = static_cast<int32_t>(id);
     const auto* bytes = reinterpret_cast<const uint8_t*>(&value);
     auto& ids = open_.back()->get_binary();
     ids.insert(ids.end(), bytes, bytes + sizeof value);

@@ -123,7 +123,9 @@ std::string TokenDecoder::bytes_of(std::string_view name, bool first) const {
   if (kind == Kind::kByteLevel) return decode_byte_level(name).value_or(std::string(name));
   std::string text(name);
   if (kind == Kind::kMetaspace) {
-    replace_all(mark, first && drops_first_marks ? "" : " ", text);
+    // `tokenizers` drops all marks of the first token; SentencePiece keeps the inner ones.
+    if (first && drops_first_marks && text.starts_with(mark)) text.erase(0, mark.size());
+    replace_all(mark, " ", text);
   } else if (kind == Kind::kWordPiece) {
     if (!first) text = name.starts_with(mark) ? text.substr(mark.size()) : " " + text;
     if (cleanup) clean_up(text);

@@ -15,7 +15,7 @@ struct TokenDecoder {
   enum class Kind {
     kByteLevel,  // the name is in the byte-level alphabet
     kReplace,    // text is replaced in the name; tokens are concatenated
-    kMetaspace,  // the mark is a space, or nothing in the first token
+    kMetaspace,  // the mark is a space, or nothing where the first token begins with it
     kWordPiece,  // a space before each token except the first and those with the prefix
   };
   Kind kind = Kind::kByteLevel;

@@ -493,3 +493,65 @@ def test_a_stream_whose_constraint_cannot_be_followed_ends_as_streams_end(server
             plain = {k: v for k, v in body.items() if k not in extra}
             create = client.completions if path == "completions" else client.chat.completions
             list(create.create(stream=True, extra_body=extra, **plain))
+
+
+def test_each_likely_token_has_a_name_of_its_own(client):
+    asked = {"prompt": PROMPT, "max_tokens": 12, "seed": 3, "logprobs": 100, "model": "books", "temperature": 3}
+    named = client.completions.create(**asked).choices[0]
+    by_id = client.completions.create(extra_body={"return_tokens_as_token_ids": True}, **asked).choices[0]
+    assert named.text == by_id.text
+    logprobs, ids = named.logprobs, by_id.logprobs
+    for token, token_id, value, top, top_ids in zip(
+        logprobs.tokens, ids.tokens, ids.token_logprobs, logprobs.top_logprobs, ids.top_logprobs, strict=True
+    ):
+        assert re.fullmatch("token_id:[0-9]+", token_id)
+        assert top[token] == top_ids[token_id] == value
+        assert len(top) == len(top_ids) >= 100 and sorted(top.values()) == sorted(top_ids.values())
+    chat = client.chat.completions.create(
+        model="books", messages=HELLO, max_tokens=2, logprobs=True, extra_body={"return_tokens_as_token_ids": True})
+    assert all(entry.token.startswith("token_id:") for entry in chat.choices[0].logprobs.content)
+
+
+def test_offsets_are_where_tokens_begin_in_the_text(client):
+    for text in (PROMPT, "Zoë said: “déjà vu” – 東京 🙂", ""):
+        choice = client.completions.create(
+            prompt=text or [1], max_tokens=30, seed=1, temperature=3, model="books", logprobs=0, echo=bool(text)
+        ).choices[0]
+        logprobs = choice.logprobs
+        ends = [*logprobs.text_offset[1:], len(choice.text)]
+        for token, begin, end in zip(logprobs.tokens, logprobs.text_offset, ends, strict=True):
+            if not token.startswith("bytes:"):
+                assert choice.text[begin:end] in (token, token.removeprefix(" ")), (token, begin, end)
+
+
+@pytest.mark.parametrize("change, value", [
+    ({"temperature": -1}, "-1"), ({"temperature": 1e300}, "1e+300"), ({"top_p": 2.5}, "2.5"),
+    ({"logit_bias": {"5": 5000}}, "5000"), ({"stop_token_ids": [3_000_000_000]}, "3000000000"),
+    ({"stop": ["a"] * 17}, "17"), ({"MAX": -5}, "-5")])
+def test_errors_name_the_field_that_was_sent(client, change, value):
+    for path, prompt, given, most in (
+        ("/completions", "prompt", PROMPT, "max_tokens"),
+        ("/chat/completions", "messages", HELLO, "max_tokens"),
+        ("/chat/completions", "messages", HELLO, "max_completion_tokens"),
+        ("/responses", "input", HELLO, "max_output_tokens"),
+    ):
+        sent = {most if name == "MAX" else name: wrong for name, wrong in change.items()}
+        with pytest.raises(openai.BadRequestError) as raised:
+            client.post(path, body={"model": "books", prompt: given} | sent, cast_to=object)
+        (field,) = sent
+        assert raised.value.body["param"] == field
+        assert value in raised.value.body["message"]
+        assert field in raised.value.body["message"]
+
+
+def test_items_that_other_servers_answered_are_taken(client):
+    answer = client.responses.create(model="books", max_output_tokens=4, temperature=0, store=False, input=[
+        {"role": "user", "content": "List the files."},
+        {"type": "message", "role": "assistant", "content": None},
+        {"type": "custom_tool_call", "call_id": "c", "name": "shell", "input": "ls"},
+        {"type": "custom_tool_call_output", "call_id": "c", "output": "a.txt"},
+        {"type": "message", "id": "m", "status": "completed", "role": "assistant", "content": [
+            {"type": "output_text", "text": "No: ", "annotations": []}, {"type": "refusal", "refusal": "I cannot."}]},
+        {"role": "user", "content": "Why?"},
+    ])
+    assert answer.status in ("completed", "incomplete")

@@ -100,6 +100,140 @@ TEST_F(OpenAiTest, LogProbabilities) {
   EXPECT_EQ(said["content"][0]["top_logprobs"].size(), 2u);
 }
 
+// Two tokens without text, of which the sampled one has its text as name.
+TEST_F(OpenAiTest, TokensOfOneTextHaveNamesOfTheirOwn) {
+  start({.next_likely = -1});
+  json body = completion("a");
+  body["logprobs"] = 3;
+  json got = post("/v1/completions", body).object()["choices"][0]["logprobs"];
+  EXPECT_EQ(got["tokens"], json({"a", ""}));
+  EXPECT_EQ(got["top_logprobs"][1].size(), 3u);
+  EXPECT_EQ(got["top_logprobs"][1][""], got["token_logprobs"][1]);
+  EXPECT_TRUE(got["top_logprobs"][1].contains("token_id:256")) << got;
+  EXPECT_TRUE(got["top_logprobs"][1].contains("bytes:\\xff")) << got;
+  body["return_tokens_as_token_ids"] = true;
+  got = post("/v1/completions", body).object()["choices"][0]["logprobs"];
+  EXPECT_EQ(got["tokens"], json({"token_id:97", "token_id:257"}));
+  EXPECT_EQ(got["top_logprobs"][1]["token_id:257"], got["token_logprobs"][1]);
+  json said = chat("x");
+  said.update({{"logprobs", true}, {"return_tokens_as_token_ids", true}, {"max_tokens", 1}});
+  got = post("/v1/chat/completions", said).object()["choices"][0]["logprobs"];
+  EXPECT_EQ(got["content"][0]["token"], "token_id:117");
+}
+
+// Of the text that is sent: the bytes of a character begin where it does, and what has no text
+// takes none.
+TEST_F(OpenAiTest, OffsetsAreThoseOfTheText) {
+  start();
+  const json offsets = {0, 1, 1, 2, 2, 2, 3, 4};
+  json body = completion("a\u00e9\u20acb");
+  body["logprobs"] = 0;
+  EXPECT_EQ(post("/v1/completions", body).object()["choices"][0]["logprobs"]["text_offset"],
+            offsets);
+  body["stream"] = true;
+  json streamed = json::array();
+  for (const json& event : events(post("/v1/completions", body).body)) {
+    const json& logprobs = event["choices"][0]["logprobs"];
+    if (logprobs.is_null()) continue;
+    for (const json& offset : logprobs["text_offset"]) streamed.push_back(offset);
+  }
+  EXPECT_EQ(streamed, offsets);
+  body.update({{"stream", false}, {"echo", true}});
+  json both = offsets;
+  both.erase(7);  // the prompt has no end
+  for (const json& offset : offsets) both.push_back(4 + offset.get<int>());
+  const json echo = post("/v1/completions", body).object()["choices"][0];
+  EXPECT_EQ(echo["logprobs"]["text_offset"], both);
+  // The byte that a character ends with begins the answer.
+  body.update({{"prompt", {0xc3}}, {"max_tokens", 1}});
+  EXPECT_EQ(post("/v1/completions", body).object()["choices"][0]["logprobs"]["text_offset"],
+            json({0, 1}));
+}
+
+// Whatever resource it is sent to.
+TEST_F(OpenAiTest, ErrorsNameTheFieldAsItWasSent) {
+  start();
+  const auto refuse = [&](const std::string& path, const json& base, const json& change,
+                          const std::string& field, const std::string& value) {
+    json body = base;
+    body.update(change);
+    const json error = post(path, body).object()["error"];
+    EXPECT_EQ(error["param"], field) << error;
+    EXPECT_THAT(error["message"].get<std::string>(), HasSubstr(field)) << error;
+    EXPECT_THAT(error["message"].get<std::string>(), HasSubstr(value)) << error;
+  };
+  const json response = {{"model", "fake"}, {"input", "x"}};
+  const struct {
+    const char *path, *max_tokens, *prompt, *logprobs;
+    json base;
+  } resources[] = {
+      {"/v1/completions", "max_tokens", "prompt", "logprobs", completion("x")},
+      {"/v1/chat/completions", "max_tokens", "messages", "top_logprobs", chat("x")},
+      {"/v1/chat/completions", "max_completion_tokens", "messages", "top_logprobs", chat("x")},
+      {"/v1/responses", "max_output_tokens", "input", "top_logprobs", response},
+  };
+  for (const auto& of : resources) {
+    const auto field = [&](const char* name, const json& value, const std::string& shown) {
+      json change = {{name, value}};
+      if (of.logprobs == std::string("top_logprobs")) {
+        change["logprobs"] = true;
+        if (of.prompt == std::string("input")) {
+          change.erase("logprobs");
+          change["include"] = {"message.output_text.logprobs"};
+        }
+      }
+      refuse(of.path, of.base, change, name, shown);
+    };
+    field(of.max_tokens, -5, "-5");
+    field(of.logprobs, 1000, "1000");
+    field("temperature", -1, "-1");
+    field("temperature", 1e300, "1e+300");
+    field("top_p", 2.5, "2.5");
+    field("top_k", 1e300, "1e+300");
+    field("logit_bias", {{"5", 5000}}, "5000");
+    field("logit_bias", {{"99999", 1}}, "99999");
+    field("logit_bias", {{"99999999999", 1}}, "99999999999");
+    field("stop", std::vector<std::string>(17, "a"), "17");
+    field("stop_token_ids", {3'000'000'000}, "3000000000");
+    field("allowed_token_ids", {uint64_t{1} << 63}, "9223372036854775808");
+    field("min_tokens", 1000, "1000");
+  }
+  refuse("/v1/completions", completion("x"), {{"prompt", {1, 3'000'000'000}}}, "prompt",
+         "3000000000");
+  refuse("/v1/responses", response, {{"input", json::array()}}, "input", "empty");
+  refuse("/v1/chat/completions", chat("x"), {{"messages", json::array()}}, "messages", "empty");
+  refuse("/v1/completions", completion("x"),
+         {{"guided_regex", "a"}, {"stop_token_ids", {1}}, {"include_stop_str_in_output", true}},
+         "include_stop_str_in_output", "guided_regex");
+}
+
+// A new session begins a text as no session does; one that has absorbed something continues it.
+TEST_F(OpenAiTest, WhetherAnAnswerBeginsTheTextIsAQuestionOfItsPosition) {
+  constexpr int32_t kWorld = FakeTokenizer::kWords + 1;
+  tokenizer_ = std::make_shared<FakeTokenizer>(true, LeadingSpace::kStripOnce);
+  const auto text = [&](const json& ids, const char* session) {
+    json body = {{"prompt", ids}, {"max_tokens", 2}};
+    if (session != nullptr) body["session"] = session;
+    return post("/v1/completions", body).object()["choices"][0]["text"].get<std::string>();
+  };
+  const FakeEngine::Options options{
+      .script = [](const Request&) { return FakeEngine::Play{{{kWorld, kWorld}}}; }};
+  start(options);
+  EXPECT_EQ(text({256}, nullptr), "world world");
+  EXPECT_EQ(text({256}, "new"), "world world");
+  EXPECT_EQ(text({256, 'a'}, nullptr), " world world");
+  EXPECT_EQ(text({256, 'a'}, "new"), " world world");
+}
+
+TEST_F(OpenAiTest, ASessionWithTextIsContinued) {
+  constexpr int32_t kWorld = FakeTokenizer::kWords + 1;
+  tokenizer_ = std::make_shared<FakeTokenizer>(true, LeadingSpace::kStripOnce);
+  start({.script = [](const Request&) { return FakeEngine::Play{{{kWorld}}}; },
+         .session_position = 3});
+  const json body = {{"prompt", {256}}, {"max_tokens", 1}, {"session", "old"}};
+  EXPECT_EQ(post("/v1/completions", body).object()["choices"][0]["text"], " world");
+}
+
 TEST_F(OpenAiTest, FieldsReachTheEngine) {
   start();
   json body = completion("x");
@@ -257,7 +391,7 @@ TEST_F(OpenAiTest, WhatCannotBeHonouredIsRefusedByName) {
   refuse({{"max_tokens", "many"}}, "max_tokens");
   refuse({{"max_tokens", 1e300}}, "max_tokens");
   refuse({{"max_tokens", int64_t{1} << 40}}, "max_tokens");
-  refuse({{"temperature", -1}}, "sampling");
+  refuse({{"temperature", -1}}, "temperature");
   refuse({{"logit_bias", {{"a", 1}}}}, "logit_bias");
   refuse({{"stop", 5}}, "stop");
   EXPECT_EQ(post("/v1/completions", "{\"model\": \"fa").status, 400);
@@ -355,15 +489,16 @@ TEST_F(OpenAiTest, ALabelDoesNotDecideWhetherARequestIsAnswered) {
 }
 
 TEST_F(OpenAiTest, ARequestIsAbortedByItsLabel) {
-  start();
-  engine_->hold(true);
+  start({.step = std::chrono::microseconds(100), .script = [](const Request&) {
+           return FakeEngine::Play{{std::vector<int32_t>(1'000'000, 'a')}};
+         }});
   HttpClient client(server_->port());
-  client.post("/v1/completions", {{"model", "fake"}, {"prompt", {"x", "y"}}},
+  client.post("/v1/completions", {{"prompt", {"x", "y"}}, {"max_tokens", 100'000}},
               "x-request-id: mine\r\n");
-  while (queue_.waiting() < 2) std::this_thread::yield();
+  while (engine_->running() < 2) std::this_thread::yield();
   EXPECT_TRUE(core_.registry.abort_of_any("mine"));
-  engine_->hold(false);
   EXPECT_EQ(client.read().status, 499);
+  EXPECT_EQ(engine_->cancelled(), 2);
   EXPECT_FALSE(core_.registry.abort_of_any("mine"));
 }
 

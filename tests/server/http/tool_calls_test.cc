@@ -339,6 +339,27 @@ TEST_F(ToolCallsTest, PartsAreJoinedAndDevelopersWriteSystemMessages) {
   EXPECT_THAT(prompt(), HasSubstr("system:Be kind.\n\nBe brief.|user:hi|"));
 }
 
+TEST_F(ToolCallsTest, ItemsOfOtherServersAreTaken) {
+  answer("x");
+  const json input = {
+      {{"role", "user"}, {"content", "hi"}},
+      {{"type", "message"}, {"role", "assistant"}, {"content", nullptr}},
+      {{"type", "custom_tool_call"}, {"call_id", "c"}, {"name", "shell"}, {"input", "ls \"x\""}},
+      {{"type", "custom_tool_call_output"}, {"call_id", "c"}, {"output", "y"}},
+      {{"type", "message"},
+       {"role", "assistant"},
+       {"content",
+        {{{"type", "output_text"}, {"text", "No: "}},
+         {{"type", "refusal"}, {"refusal", "I cannot."}}}}},
+      {{"role", "user"}, {"content", "why"}}};
+  const auto got = post("/v1/responses", {{"input", input}});
+  ASSERT_EQ(got.status, 200) << got.body;
+  EXPECT_THAT(prompt(), HasSubstr(R"({"name": "shell", "arguments": {"input": "ls \"x\""}})"));
+  EXPECT_THAT(prompt(), HasSubstr("tool:y|assistant:No: I cannot.|user:why|"));
+  EXPECT_EQ(post("/v1/responses", {{"input", {{{"role", "user"}, {"content", nullptr}}}}}).status,
+            400);
+}
+
 TEST_F(ToolCallsTest, AResponseStreamsThem) {
   answer(kCall);
   const json body = {{"input", "hi"},

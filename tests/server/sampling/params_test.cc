@@ -88,15 +88,15 @@ TEST(CheckParams, IdsAndBiases) {
   EXPECT_EQ(problem([](auto& p) { p.logit_bias.assign(kMaxLogitBiasEntries + 1, {1, 1}); }),
             "logit_bias must have at most 1024 entries, got 1025");
   EXPECT_EQ(problem([](auto& p) { p.allowed_ids = {1, 103}; }),
-            "allowed_ids must name token ids in [0, 100), got 103");
+            "allowed_token_ids must name token ids in [0, 100), got 103");
   EXPECT_EQ(problem([](auto& p) { p.allowed_ids = {std::numeric_limits<int32_t>::min()}; }),
-            "allowed_ids must name token ids in [0, 100), got -2147483648");
+            "allowed_token_ids must name token ids in [0, 100), got -2147483648");
   EXPECT_EQ(problem([](auto& p) { p.allowed_ids.assign(101, 1); }),
-            "allowed_ids must have at most 100 entries, got 101");
+            "allowed_token_ids must have at most 100 entries, got 101");
   EXPECT_EQ(problem([](auto& p) { p.stop_ids = {1, 100}; }),
-            "stop_ids must name token ids in [0, 100), got 100");
+            "stop_token_ids must name token ids in [0, 100), got 100");
   EXPECT_EQ(problem([](auto& p) { p.stop_ids.assign(kMaxStopIds + 1, 1); }),
-            "stop_ids must have at most 64 entries, got 65");
+            "stop_token_ids must have at most 64 entries, got 65");
 }
 
 TEST(CheckParams, Contradictions) {
@@ -107,7 +107,7 @@ TEST(CheckParams, Contradictions) {
             "min_tokens must be in [0, 3], got 4");
   const std::string nothing_left =
       "min_tokens must be 0 where every id that may be sampled ends the answer "
-      "(end-of-sequence or stop_ids), got 1";
+      "(end-of-sequence or stop_token_ids), got 1";
   const Change only_ends = [](auto& p) {
     p.min_tokens = 1;
     p.stop_ids = {5, 6};

@@ -127,10 +127,19 @@ TEST(ClientJson, ListsOfTokenIdsAreNoValues) {
   EXPECT_EQ(take_ids(body["prompt"]), std::vector<int32_t>(1'000'000, 12345));
   EXPECT_TRUE(take_ids(body["prompt"]).empty());
   EXPECT_EQ(body["x"], Json({1, {2}}));
-  body = read_ids(R"({"prompt":[[1,2],[],[-1, 3000000000, 18446744073709551615]],"tokens":[7]})");
+  body = read_ids(R"({"prompt":[[1,2],[],[-1, 2147483647]],"tokens":[7]})");
   EXPECT_EQ(take_ids(body["prompt"][0]), (std::vector<int32_t>{1, 2}));
   EXPECT_EQ(body["prompt"][1], Json::array());
-  EXPECT_EQ(take_ids(body["prompt"][2]), (std::vector<int32_t>{-1, -1, -1}));
+  EXPECT_EQ(take_ids(body["prompt"][2]), (std::vector<int32_t>{-1, INT32_MAX}));
+  for (const char* wide : {"3000000000", "-3000000000", "18446744073709551615"}) {
+    try {
+      read_ids(fmt::format(R"({{"prompt":[1,{}]}})", wide));
+      ADD_FAILURE() << wide;
+    } catch (const JsonRefused& refused) {
+      EXPECT_EQ(refused.what(), fmt::format("prompt must be token ids of 32 bits, got {}", wide));
+      EXPECT_EQ(refused.field, "prompt");
+    }
+  }
   EXPECT_EQ(take_ids(body["tokens"]), std::vector<int32_t>{7});
   // Those of the body's own fields, and no other.
   EXPECT_EQ(read_ids(R"({"x":{"prompt":[1]},"prompt":{"a":[1]}})")["x"]["prompt"], Json({1}));

@@ -100,4 +100,37 @@ TEST(StreamDecoder, StreamEqualsWhole) {
   EXPECT_EQ(streamed, text);
 }
 
+// Where each id begins in the text, in characters.
+TEST(StreamDecoder, OffsetsOfIds) {
+  const FakeTokenizer once(LeadingSpace::kStripOnce);
+  StreamDecoder decoder(once);
+  std::vector<size_t> offsets;
+  //         control  the       é           control   broken       broken  x y     incomplete
+  for (int32_t id : {kControl, kThe, 0xC3, 0xA9, kControl, 0xE2, 0x82, kThe, 0xFF, kWords, 0xC3}) {
+    decoder.push(id);
+    offsets.push_back(decoder.offset());
+  }
+  EXPECT_EQ(offsets, (std::vector<size_t>{0, 0, 3, 3, 4, 4, 4, 5, 9, 10, 13}));
+  EXPECT_EQ(decoder.characters(), 13u);
+}
+
+// As SentencePiece, which wrote the mark, and unlike `tokenizers`, which drops all marks of the
+// first token.
+TEST(StreamDecoder, AnInnerMarkOfTheFirstTokenIsASpace) {
+  const std::string metaspace =
+      R"({"type":"Metaspace","replacement":"▁","prepend_scheme":"always","split":false})";
+  const auto tokenizer = parse_tokenizer_json(
+      R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,)"
+      R"("post_processor":null,"pre_tokenizer":)" +
+          metaspace + R"(,"decoder":)" + metaspace +
+          R"(,"model":{"type":"Unigram","unk_id":0,"byte_fallback":false,"vocab":[["<unk>",0],)"
+          R"(["▁in▁the",-1],["▁end",-1],["▁",-2]]}})",
+      "file");
+  const Ids ids = tokenizer->encode("in the end");
+  EXPECT_EQ(ids, (Ids{1, 2}));
+  EXPECT_EQ(decode(*tokenizer, ids), "in the end");
+  EXPECT_EQ(decode(*tokenizer, ids, TextPosition::kContinued), " in the end");
+  EXPECT_EQ(decode(*tokenizer, Ids{3, 2}), " end");
+}
+
 }  // namespace recurve::stream_decoder_test

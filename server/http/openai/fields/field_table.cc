@@ -140,7 +140,7 @@ constexpr RequestField kFields[] = {
     {"return_prompt_text", 0, kRefused, {"false"}},
     {"return_token_ids", 0, kRefused, {"false"}},
     {"return_token_offsets", 0, kRefused, {"false"}},
-    {"return_tokens_as_token_ids", 0, kRefused, {"false"}},
+    {"return_tokens_as_token_ids", kCH, kRefused, {"false"}},
     {"routed_experts_prompt_start", 0, kHarmless, {}, "is used with return_routed_experts only"},
     {"session_id",
      0,

@@ -10,9 +10,8 @@
 namespace recurve {
 namespace {
 
-// A number that is too large for a float is infinite, and out of every range.
 void set(const ClientJson& body, const char* field, float* to) {
-  if (const auto value = number_of(body, field)) *to = static_cast<float>(*value);
+  if (const auto value = number_of(body, field)) *to = float_of(*value, field);
 }
 template <typename T>
 void set(const std::optional<T>& value, T* to) {
@@ -28,9 +27,11 @@ std::vector<std::pair<int32_t, float>> biases_of(const ClientJson& body) {
     const bool digits =
         !key.empty() && key.size() <= 9 && key.find_first_not_of("0123456789") == std::string::npos;
     if (!digits || !bias.is_number()) {
-      throw BadField("logit_bias", "logit_bias must map token ids to numbers");
+      throw BadField("logit_bias",
+                     fmt::format("logit_bias must map token ids to numbers, got {}: {}", cut(key),
+                                 cut(dump(bias))));
     }
-    biases.emplace_back(std::stoi(key), bias.get<float>());
+    biases.emplace_back(std::stoi(key), float_of(bias.get<double>(), "logit_bias"));
   }
   return biases;
 }
@@ -138,6 +139,8 @@ void read_session(const ClientJson& body, std::string* session) {
 void read_common(ClientJson& body, TextRequest* asked, OpenAiForm* form) {
   read_sampling(body, asked);
   asked->stop_strings = stops_of(body);
+  asked->names.stop_strings = "stop";
+  asked->names.include_stop = "include_stop_str_in_output";
   set(bool_of(body, "include_stop_str_in_output"), &asked->include_stop);
   set(int32_of(body, "n"), &asked->choices);
   set(int32_of(body, "priority"), &asked->priority);
@@ -147,6 +150,7 @@ void read_common(ClientJson& body, TextRequest* asked, OpenAiForm* form) {
   read_session(body, &asked->session);
   form->choices = asked->choices;
   set(bool_of(body, "stream"), &form->stream);
+  set(bool_of(body, "return_tokens_as_token_ids"), &form->tokens_as_ids);
   const ClientJson* options = find(body, "stream_options");
   if (options == nullptr) return;
   if (!options->is_object()) throw BadField("stream_options", "stream_options must be an object");

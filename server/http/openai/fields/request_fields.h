@@ -19,10 +19,11 @@ inline constexpr std::string_view kIdFields[] = {"prompt", "tokens", "stop_token
 
 // The form of the response.
 struct OpenAiForm {
-  bool stream = false;      // events as they come; else one object at the end
-  bool usage = false;       // a stream's last event has the usage
-  bool usage_each = false;  // and every other one too
-  int32_t choices = 1;      // not validated
+  bool stream = false;         // events as they come; else one object at the end
+  bool usage = false;          // a stream's last event has the usage
+  bool usage_each = false;     // and every other one too
+  int32_t choices = 1;         // not validated
+  bool tokens_as_ids = false;  // tokens with log-probabilities are named by their ids
 };
 
 // Parses a body, checks its model and its fields, and calls `read`, which may throw BadField and

@@ -9,6 +9,7 @@ namespace {
 
 std::string take_text_of_part(ClientJson& part) {
   const std::string type = part.is_object() ? string_of(part, "type").value_or("") : "";
+  if (type == "refusal") return take_string(part, "refusal").value_or("");
   if (type != "input_text" && type != "output_text" && type != "text") {
     throw BadField("input",
                    fmt::format("input must be text, got content of type \"{}\"", cut(type)));
@@ -27,17 +28,27 @@ std::string take_text(ClientJson& item, const char* field) {
   return text;
 }
 
-ChatMessage message(ClientJson& item) {
-  return {.role = string_of(item, "role").value_or(""), .content = take_text(item, "content")};
+// An assistant's message without content, which a call of a tool follows, has nothing to render.
+void add_message(ClientJson& item, std::vector<ChatMessage>* to) {
+  std::string role = string_of(item, "role").value_or("");
+  if (role == "assistant" && find(item, "content") == nullptr) return;
+  to->push_back({.role = std::move(role), .content = take_text(item, "content")});
 }
 
-ChatMessage call(ClientJson& item, ValueBudget& budget) {
+ClientJson arguments_of(ClientJson& item, ValueBudget& budget) {
   auto arguments = json_object(take_string(item, "arguments").value_or("{}"), budget);
-  if (!arguments) {
-    throw BadField("input", "arguments of a function_call in input must be a JSON object");
-  }
+  if (arguments) return *std::move(arguments);
+  throw BadField("input", "arguments of a function_call in input must be a JSON object");
+}
+
+// A custom tool has one text as its input: templates get it as the argument "input".
+ClientJson input_of(ClientJson& item) {
+  return {{"input", take_string(item, "input").value_or("")}};
+}
+
+ChatMessage call(ClientJson& item, ClientJson arguments) {
   ClientJson function = {{"name", string_of(item, "name").value_or("")}, {"arguments", nullptr}};
-  function["arguments"] = *std::move(arguments);
+  function["arguments"] = std::move(arguments);
   ClientJson fields = {{"tool_calls", ClientJson::array()}};
   ClientJson& one = fields["tool_calls"].emplace_back(ClientJson::object());
   one["id"] = string_of(item, "call_id").value_or("");
@@ -55,10 +66,12 @@ void add_item(ClientJson& item, ValueBudget& budget, std::vector<ChatMessage>* t
   if (!item.is_object()) throw BadField("input", "each item of input must be an object");
   const std::string type = string_of(item, "type").value_or("message");
   if (type == "message") {
-    to->push_back(message(item));
+    add_message(item, to);
   } else if (type == "function_call") {
-    to->push_back(call(item, budget));
-  } else if (type == "function_call_output") {
+    to->push_back(call(item, arguments_of(item, budget)));
+  } else if (type == "custom_tool_call") {
+    to->push_back(call(item, input_of(item)));
+  } else if (type == "function_call_output" || type == "custom_tool_call_output") {
     to->push_back(call_output(item));
   } else if (type != "reasoning") {  // not part of the answer's text
     throw BadField("input",

@@ -101,6 +101,9 @@ Refused Responses::read(std::string text, const WorkLimits& limits,
     read_common(body, &to, &form_);
     read_constraint(body, &to);
     to.max_tokens = int32_of(body, "max_output_tokens");
+    to.names.prompt = "input";
+    to.names.max_tokens = "max_output_tokens";
+    to.names.logprobs = "top_logprobs";
     to.tools = tool_use_of(body);
     const int32_t top = int32_of(body, "top_logprobs").value_or(0);
     const bool logprobs = wants_logprobs(body);
@@ -181,8 +184,7 @@ Refused Responses::read_for_session(Conversation messages, bool begin, const Wor
   in_session.session_is_kept = true;
   auto parsed = std::make_unique<ParsedRequest>();
   if (Refused refused = validate(std::move(in_session), model_->text, limits, parsed.get())) {
-    const bool of_messages = refused->field == "messages" || refused->field == "prompt";
-    return of_messages ? Refused() : refused;
+    return refused->field == asked.names.prompt ? Refused() : refused;
   }
   const Request& request = parsed->request;
   const bool can = begin ? request.prompt.refusal.empty()
@@ -192,7 +194,10 @@ Refused Responses::read_for_session(Conversation messages, bool begin, const Wor
 }
 
 Conversation Responses::conversation(std::vector<ChatMessage> messages) const {
-  return {.messages = std::move(messages), .tools_json = tools_, .variables_json = variables_};
+  return {.messages = std::move(messages),
+          .tools_json = tools_,
+          .variables_json = variables_,
+          .field = "input"};
 }
 
 Conversation Responses::whole_conversation() const {
@@ -288,7 +293,7 @@ std::string Responses::write(const AnswerDelta& delta) {
   generated_ += static_cast<int64_t>(delta.tokens.size());
   json fresh = json::array();
   for (const SampledToken& token : delta.tokens) {
-    if (delta.logprobs) fresh.push_back(chat_logprob(token, *model_->text.tokenizer));
+    if (delta.logprobs) fresh.push_back(chat_logprob(token, {*model_->text.tokenizer}));
   }
   std::string events = items_.add_text(delta.text, std::move(fresh));
   for (const ToolCallPart& call : delta.calls) events += items_.add_call(call);
