@@ -23,6 +23,7 @@ SOURCES = {
     "granite_hybrid": "bf16",
     "mamba": "bf16",
     "mamba2": "bf16",
+    "nemotron_h": "bf16",
     "qwen3_5": "bf16",
     "recurrent_gemma": "bf16",
     "rnn": "bf16",

@@ -115,7 +115,8 @@ void DeltaNet::forward(const StepBatch& batch, const StatePool& states, Arena& a
                                 c_.width > 0 ? states.array(first + 1) : nullptr};
     delta_mixer(c_, blocks_[b].mixer, batch.seqs, state, scratch, x, blocks_[b].ffn.reader(),
                 kernels_, stream);
-    gated_ffn(blocks_[b].ffn, c_.eps, x, reader_after(blocks_, b, last), hidden, kernels_, stream);
+    feed_forward(blocks_[b].ffn, c_.eps, x, reader_after(blocks_, b, last), hidden, kernels_,
+                 stream);
   }
   head(last, batch, x, picked, logits, kernels_, stream);
 }

@@ -2,14 +2,14 @@
 #include <string>
 
 #include "model/families/delta_net_config.h"
-#include "model/layers/gated_ffn.h"
+#include "model/layers/feed_forward.h"
 #include "model/layers/token_weights.h"
 
 namespace recurve::delta_net {
 
 struct Block {
   DeltaMixerWeights mixer;
-  GatedFfn ffn;
+  FeedForward ffn;
 
   Residual::Reader reader() const { return mixer.reader(); }
 };

@@ -35,15 +35,15 @@ VectorWeights load_convolution(Checkpoint& checkpoint, Backend& backend,
 }
 
 // Before 2025-02 the two halves were one matrix, called gate_proj: gate rows, then up rows.
-GatedFfn load_ffn(Checkpoint& checkpoint, Backend& backend, const std::string& prefix, int64_t D,
-                  int64_t F, const WeightFormats& formats) {
+FeedForward load_ffn(Checkpoint& checkpoint, Backend& backend, const std::string& prefix, int64_t D,
+                     int64_t F, const WeightFormats& formats) {
   using Parts = std::vector<LinearWeights::Part>;
   const std::string gate = prefix + "mlp.gate_proj.weight", up = prefix + "mlp.up_proj.weight";
   const TensorView* found = checkpoint.find(gate);
   const bool fused = found != nullptr && found->rows() == 2 * F;
   const Parts parts = fused ? Parts{{gate, 2 * F}} : Parts{{gate, F}, {up, F}};
   return {.norm = VectorWeights::load(backend, checkpoint, prefix + "mlp_norm.weight", {{D}}),
-          .gate_up = LinearWeights::load(backend, checkpoint, parts, D, formats.linear),
+          .up = LinearWeights::load(backend, checkpoint, parts, D, formats.linear),
           .down = LinearWeights::load(backend, checkpoint, {{prefix + "mlp.down_proj.weight", D}},
                                       F, formats.linear)};
 }

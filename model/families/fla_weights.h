@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/layers/gated_ffn.h"
+#include "model/layers/feed_forward.h"
 #include "model/weights/checkpoint.h"
 #include "model/weights/config_reader.h"
 
@@ -26,7 +26,7 @@ VectorWeights load_convolution(Checkpoint& checkpoint, Backend& backend,
                                int64_t width);
 
 // prefix: of the block's tensors, "model.layers.0.".
-GatedFfn load_ffn(Checkpoint& checkpoint, Backend& backend, const std::string& prefix, int64_t D,
-                  int64_t F, const WeightFormats& formats);
+FeedForward load_ffn(Checkpoint& checkpoint, Backend& backend, const std::string& prefix, int64_t D,
+                     int64_t F, const WeightFormats& formats);
 
 }  // namespace recurve::fla

@@ -231,8 +231,8 @@ void Gla::forward(const StepBatch& batch, const StatePool& states, Arena& arena,
   }
   for (size_t b = 0; b < blocks_.size(); ++b) {
     mixer(blocks_[b], b, batch.seqs, states, s, stream);
-    gated_ffn(blocks_[b].ffn, c_.eps, x, reader_after(blocks_, b, last), s.hidden, kernels_,
-              stream);
+    feed_forward(blocks_[b].ffn, c_.eps, x, reader_after(blocks_, b, last), s.hidden, kernels_,
+                 stream);
   }
   head(last, batch, x, s.picked, logits, kernels_, stream);
 }

@@ -134,8 +134,7 @@ void load_bounds(const Config& c, Checkpoint& checkpoint, Backend& backend, cons
 }
 
 void add_to(WeightTally& tally, const Block& b) {
-  for (const LinearWeights* weights :
-       {&b.projection, &b.gate_up, &b.out, &b.ffn.gate_up, &b.ffn.down}) {
+  for (const LinearWeights* weights : {&b.projection, &b.gate_up, &b.out, &b.ffn.up, &b.ffn.down}) {
     tally.add(*weights);
   }
   for (const VectorWeights* weights : {&b.norm, &b.conv, &b.out_norm, &b.ffn.norm}) {

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "model/families/gla_config.h"
-#include "model/layers/gated_ffn.h"
+#include "model/layers/feed_forward.h"
 #include "model/layers/host_matrix.h"
 #include "model/layers/token_weights.h"
 
@@ -25,7 +25,7 @@ struct Block {
   VectorWeights bound;       // (H DK), kHgrn2: lower bounds of the decays; empty: zeros
   VectorWeights out_norm;    // (DV), or (D) of kHgrn2; empty: no norm
   LinearWeights out;         // (D, H DV)
-  GatedFfn ffn;
+  FeedForward ffn;
 
   Residual::Reader reader() const { return {projection.matrix(), &norm}; }
 };

@@ -82,18 +82,7 @@ AttentionConfig read_attention(ConfigReader& read, const nlohmann::json& config,
   AttentionConfig a;
   a.D = c.D;
   a.eps = c.eps;
-  a.H = read.required_int("num_attention_heads", 1, 4096);
-  if (c.D % a.H != 0) {
-    read.fail("num_attention_heads", fmt::format("a divisor of hidden_size {}", c.D),
-              std::to_string(a.H));
-  }
-  a.HK = read.optional_int("num_key_value_heads", a.H, 1, a.H);
-  if (a.H % a.HK != 0) {
-    read.fail("num_key_value_heads", fmt::format("a divisor of num_attention_heads {}", a.H),
-              std::to_string(a.HK));
-  }
-  a.head = c.D / a.H;
-  read.must_be("head_dim", a.head);
+  read_attention_heads(read, {}, a);
   a.scale = static_cast<float>(read.optional_number("attention_multiplier", 1, 1e-6, 1e6));
   a.bias = read.boolean("attention_bias", false);
   if (read.string_one_of("position_embedding_type", "nope", {"nope", "rope"}) == "rope") {
@@ -121,7 +110,7 @@ Config read_config(const Checkpoint& checkpoint) {
       static_cast<float>(read.optional_number("embedding_multiplier", 1, 1e-6, 1e6) / m);
   c.logits_scale = static_cast<float>(read.optional_number("logits_scaling", 1, 1e-6, 1e6));
   c.tied = read.boolean("tie_word_embeddings", false);
-  c.attends = read_layers(read, config);
+  c.layers = with_feed_forward(read_layers(read, config));
   c.mixer = read_mamba(read, config, c, static_cast<float>(eps));
   c.attention = read_attention(read, config, c);
   c.most_tokens = read.optional_int("max_position_embeddings", 2048, 1, 1 << 30);
@@ -134,29 +123,33 @@ Config read_config(const Checkpoint& checkpoint) {
   return c;
 }
 
-using Block = HybridBlock<SsdMixerWeights>;
+using Weights = HybridWeights<SsdMixerWeights>;
 
-Block load_block(const Config& c, Checkpoint& checkpoint, Backend& backend,
-                 const std::string& prefix, bool attends, const WeightFormats& formats) {
+// prefix: of the layer's block.
+Weights load_layer(const Config& c, HybridKind kind, Checkpoint& checkpoint, Backend& backend,
+                   const std::string& prefix, const WeightFormats& formats) {
   const auto norm = [&](const char* name) {
     return VectorWeights::load(backend, checkpoint, prefix + name, {{c.D}});
   };
-  Block block{.attends = attends};
-  if (attends) {
-    block.attention = load_attention(c.attention, checkpoint, backend, prefix + "self_attn.",
+  Weights layer{.kind = kind};
+  if (kind == HybridKind::kAttention) {
+    layer.attention = load_attention(c.attention, checkpoint, backend, prefix + "self_attn.",
                                      norm("input_layernorm.weight"), formats);
-  } else {
-    block.mixer = load_ssd_mixer(c.mixer, checkpoint, backend, prefix + "mamba.",
+    return layer;
+  }
+  if (kind == HybridKind::kMixer) {
+    layer.mixer = load_ssd_mixer(c.mixer, checkpoint, backend, prefix + "mamba.",
                                  norm("input_layernorm.weight"), formats);
+    return layer;
   }
   const std::string mlp = prefix + "shared_mlp.";
-  block.ffn = {
+  layer.ffn = {
       .norm = norm("post_attention_layernorm.weight"),
-      .gate_up = LinearWeights::load(backend, checkpoint, {{mlp + "input_linear.weight", 2 * c.F}},
-                                     c.D, formats.linear),
+      .up = LinearWeights::load(backend, checkpoint, {{mlp + "input_linear.weight", 2 * c.F}}, c.D,
+                                formats.linear),
       .down = LinearWeights::load(backend, checkpoint, {{mlp + "output_linear.weight", c.D}}, c.F,
                                   formats.linear)};
-  return block;
+  return layer;
 }
 
 // The weights of the last norm, by which logits are scaled.
@@ -186,10 +179,10 @@ GraniteHybrid::GraniteHybrid(const Config& config, Checkpoint& checkpoint, Backe
   tokens_ =
       load_token_weights(backend, checkpoint, prefix, "", c_.vocab, c_.D, c_.tied, options.weights);
   tokens_.norm = load_last_norm(config, checkpoint, backend, prefix + "norm.weight");
-  for (int64_t b = 0; b < c_.blocks(); ++b) {
-    blocks_.push_back(load_block(config, checkpoint, backend,
-                                 fmt::format("{}layers.{}.", prefix, b),
-                                 c_.attends[static_cast<size_t>(b)], options.weights));
+  for (const HybridLayer& layer : c_.layers) {
+    layers_.push_back(load_layer(config, layer.kind, checkpoint, backend,
+                                 fmt::format("{}layers.{}.", prefix, layer.block),
+                                 options.weights));
   }
   finish(checkpoint, backend, progress, checkpoint.config(), kName,
          fmt::format("{} heads of {} x {}", c_.mixer.H, c_.mixer.P, c_.mixer.N));

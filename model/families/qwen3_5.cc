@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kName = "qwen3_5";
 
-using Block = HybridBlock<DeltaMixerWeights>;
+using Weights = HybridWeights<DeltaMixerWeights>;
 
 DeltaMixerWeights load_delta(const DeltaMixerConfig& c, Checkpoint& checkpoint, Backend& backend,
                              const std::string& prefix, const WeightFormats& formats) {
@@ -37,28 +37,32 @@ DeltaMixerWeights load_delta(const DeltaMixerConfig& c, Checkpoint& checkpoint, 
   return w;
 }
 
-Block load_block(const Config& c, Checkpoint& checkpoint, Backend& backend,
-                 const std::string& prefix, bool attends, const WeightFormats& formats) {
-  Block block{.attends = attends};
-  if (attends) {
-    block.attention =
+// prefix: of the layer's block.
+Weights load_layer(const Config& c, HybridKind kind, Checkpoint& checkpoint, Backend& backend,
+                   const std::string& prefix, const WeightFormats& formats) {
+  Weights layer{.kind = kind};
+  if (kind == HybridKind::kAttention) {
+    layer.attention =
         load_attention(c.attention, checkpoint, backend, prefix + "self_attn.",
                        VectorWeights::load_unit_offset(backend, checkpoint,
                                                        prefix + "input_layernorm.weight", c.D),
                        formats);
-  } else {
-    block.mixer = load_delta(c.mixer, checkpoint, backend, prefix, formats);
+    return layer;
+  }
+  if (kind == HybridKind::kMixer) {
+    layer.mixer = load_delta(c.mixer, checkpoint, backend, prefix, formats);
+    return layer;
   }
   const std::string mlp = prefix + "mlp.";
-  block.ffn = {
+  layer.ffn = {
       .norm = VectorWeights::load_unit_offset(backend, checkpoint,
                                               prefix + "post_attention_layernorm.weight", c.D),
-      .gate_up = LinearWeights::load(
-          backend, checkpoint, {{mlp + "gate_proj.weight", c.F}, {mlp + "up_proj.weight", c.F}},
-          c.D, formats.linear),
+      .up = LinearWeights::load(backend, checkpoint,
+                                {{mlp + "gate_proj.weight", c.F}, {mlp + "up_proj.weight", c.F}},
+                                c.D, formats.linear),
       .down = LinearWeights::load(backend, checkpoint, {{mlp + "down_proj.weight", c.D}}, c.F,
                                   formats.linear)};
-  return block;
+  return layer;
 }
 
 class Qwen35 final : public HybridModel<DeltaMixerConfig, DeltaMixerWeights> {
@@ -82,9 +86,10 @@ Qwen35::Qwen35(Checkpoint& checkpoint, Backend& backend, const LoadOptions& opti
   tokens_ =
       load_token_weights(backend, checkpoint, prefix, "", c_.vocab, c_.D, c_.tied, options.weights);
   tokens_.norm = VectorWeights::load_unit_offset(backend, checkpoint, prefix + "norm.weight", c_.D);
-  for (int64_t b = 0; b < c_.blocks(); ++b) {
-    blocks_.push_back(load_block(c_, checkpoint, backend, fmt::format("{}layers.{}.", prefix, b),
-                                 c_.attends[static_cast<size_t>(b)], options.weights));
+  for (const HybridLayer& layer : c_.layers) {
+    layers_.push_back(load_layer(c_, layer.kind, checkpoint, backend,
+                                 fmt::format("{}layers.{}.", prefix, layer.block),
+                                 options.weights));
   }
   finish(checkpoint, backend, progress, text_config(checkpoint), kName,
          fmt::format("{} heads of {} x {}", c_.mixer.H, c_.mixer.DK, c_.mixer.DV));

@@ -58,14 +58,7 @@ AttentionConfig read_attention(ConfigReader& read, const nlohmann::json& config,
   AttentionConfig attention;
   attention.D = c.D;
   attention.eps = c.eps;
-  attention.H = read.optional_int("num_attention_heads", 16, 1, 4096);
-  attention.HK = read.optional_int("num_key_value_heads", 4, 1, 4096);
-  if (attention.H % attention.HK != 0) {
-    read.fail("num_key_value_heads",
-              fmt::format("a divisor of num_attention_heads {}", attention.H),
-              std::to_string(attention.HK));
-  }
-  attention.head = read.optional_int("head_dim", 256, 1, 1 << 16);
+  read_attention_heads(read, {.H = 16, .HK = 4, .head = 256}, attention);
   attention.scale = 1 / std::sqrt(static_cast<float>(attention.head));
   attention.bias = read.boolean("attention_bias", false);
   attention.head_norms = attention.output_gate = true;
@@ -95,7 +88,7 @@ Config read_config(const Checkpoint& checkpoint) {
   const bool tied = read.boolean("tie_word_embeddings", false);
   c.tied = &config == &checkpoint.config() ? tied
                                            : checkpoint.config().value("tie_word_embeddings", tied);
-  c.attends = read_layers(read, config);
+  c.layers = with_feed_forward(read_layers(read, config));
   c.mixer = read_delta(read, c);
   c.attention = read_attention(read, config, c);
   c.most_tokens = read.optional_int("max_position_embeddings", 32768, 1, 1 << 30);

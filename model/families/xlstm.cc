@@ -10,7 +10,7 @@
 
 #include "kernels/fusion.h"
 #include "model/families/xlstm_config.h"
-#include "model/layers/gated_ffn.h"
+#include "model/layers/feed_forward.h"
 #include "model/layers/head.h"
 #include "model/layers/required_ops.h"
 #include "model/layers/token_weights.h"
@@ -27,7 +27,7 @@ struct Block {
   LinearWeights qkvoif;     // (2 H DK + 2 H DV + 2 H, D), the gates' biases with it
   VectorWeights head_norm;  // (H, DV)
   LinearWeights out;        // (D, H DV)
-  GatedFfn ffn;
+  FeedForward ffn;
 
   Residual::Reader reader() const { return {qkvoif.matrix(), &norm}; }
 };
@@ -135,7 +135,7 @@ Block Xlstm::load_block(Checkpoint& checkpoint, Backend& backend, const std::str
           .head_norm = vector("mlstm_layer.multihead_norm.weight", {{v}, {c_.H, c_.DV}}),
           .out = linear({{m + "out_proj.weight", c_.D}}, v),
           .ffn = {.norm = vector("norm_ffn.weight", {{c_.D}}),
-                  .gate_up = linear(gate_up, c_.D),
+                  .up = linear(gate_up, c_.D),
                   .down = linear({{f + "proj_down.weight", c_.D}}, c_.F)}};
 }
 
@@ -143,7 +143,7 @@ void Xlstm::fill_info(const Checkpoint& checkpoint) {
   WeightTally tally;
   tally.add(tokens_);
   for (const Block& b : blocks_) {
-    for (const LinearWeights* w : {&b.qkvoif, &b.out, &b.ffn.gate_up, &b.ffn.down}) tally.add(*w);
+    for (const LinearWeights* w : {&b.qkvoif, &b.out, &b.ffn.up, &b.ffn.down}) tally.add(*w);
     for (const VectorWeights* w : {&b.norm, &b.head_norm, &b.ffn.norm}) tally.add(*w);
   }
   info_.parameters = tally.parameters;
@@ -207,8 +207,8 @@ void Xlstm::forward(const StepBatch& batch, const StatePool& states, Arena& aren
                  stream);
   for (size_t b = 0; b < blocks_.size(); ++b) {
     mlstm_layer(blocks_[b], b, batch.seqs, states, s, stream);
-    gated_ffn(blocks_[b].ffn, c_.norm_eps, x, reader_after(blocks_, b, last), s.hidden, kernels_,
-              stream);
+    feed_forward(blocks_[b].ffn, c_.norm_eps, x, reader_after(blocks_, b, last), s.hidden, kernels_,
+                 stream);
   }
   head(last, batch, x, s.picked, logits, kernels_, stream);
 }

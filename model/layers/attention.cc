@@ -1,5 +1,7 @@
 #include "model/layers/attention.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "model/layers/required_ops.h"
@@ -119,6 +121,26 @@ class AttentionStep {
 };
 
 }  // namespace
+
+void read_attention_heads(ConfigReader& read, const AttentionHeads& defaults, AttentionConfig& c) {
+  c.H = defaults.H ? read.optional_int("num_attention_heads", *defaults.H, 1, 4096)
+                   : read.required_int("num_attention_heads", 1, 4096);
+  if (!defaults.head && c.D % c.H != 0) {
+    read.fail("num_attention_heads", fmt::format("a divisor of hidden_size {}", c.D),
+              std::to_string(c.H));
+  }
+  c.HK = read.optional_int("num_key_value_heads", defaults.HK.value_or(c.H), 1, 4096);
+  if (c.H % c.HK != 0) {
+    read.fail("num_key_value_heads", fmt::format("a divisor of num_attention_heads {}", c.H),
+              std::to_string(c.HK));
+  }
+  if (defaults.head) {
+    c.head = read.optional_int({"head_dim", "attention_head_dim"}, *defaults.head, 1, 1 << 16);
+  } else {
+    c.head = c.D / c.H;
+    read.must_be("head_dim", c.head);
+  }
+}
 
 AttentionWeights load_attention(const AttentionConfig& c, Checkpoint& checkpoint, Backend& backend,
                                 const std::string& prefix, VectorWeights norm,

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "model/layers/residual.h"
 #include "model/layers/rotary.h"
 #include "model/layers/token_weights.h"
+#include "model/weights/config_reader.h"
 
 namespace recurve {
 
@@ -30,6 +32,18 @@ struct AttentionConfig {
   int64_t q_rows() const { return output_gate ? 2 * queries() : queries(); }  // of q_proj
   int64_t projected() const { return q_rows() + 2 * keys(); }                 // q, k, v
 };
+
+// What a family's configs mean where they do not say it.
+struct AttentionHeads {
+  std::optional<int64_t> H;     // none: the config has to say it
+  std::optional<int64_t> HK;    // none: as many as H
+  std::optional<int64_t> head;  // none: the channels of D / H, which the config cannot change
+};
+
+// Sets H, HK and head of `config`, which has D, from num_attention_heads, num_key_value_heads and
+// head_dim or attention_head_dim.
+void read_attention_heads(ConfigReader& read, const AttentionHeads& defaults,
+                          AttentionConfig& config);
 
 struct AttentionWeights {
   VectorWeights norm;            // (D)

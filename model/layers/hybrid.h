@@ -7,7 +7,7 @@
 
 #include "model/layers/attention.h"
 #include "model/layers/delta_mixer.h"
-#include "model/layers/gated_ffn.h"
+#include "model/layers/feed_forward.h"
 #include "model/layers/head.h"
 #include "model/layers/ssd_mixer.h"
 #include "model/model.h"
@@ -15,29 +15,56 @@
 
 namespace recurve {
 
-// A model whose blocks are a recurrent mixer or attention, each with a gated feed-forward layer.
+// A layer reads the residual stream through its own norm and adds to it.
+enum class HybridKind { kMixer, kAttention, kFeedForward };
+
+struct HybridLayer {
+  HybridKind kind;
+  int block;  // of the checkpoint, from 0; a block is one layer or several
+};
+
+// The layers of blocks that are attention or the mixer, each followed by a feed-forward layer.
+inline std::vector<HybridLayer> with_feed_forward(const std::vector<bool>& attends) {
+  std::vector<HybridLayer> layers;
+  for (int b = 0; b < static_cast<int>(attends.size()); ++b) {
+    const bool attention = attends[static_cast<size_t>(b)];
+    layers.push_back({attention ? HybridKind::kAttention : HybridKind::kMixer, b});
+    layers.push_back({HybridKind::kFeedForward, b});
+  }
+  return layers;
+}
+
+// A model of recurrent mixers, attention and feed-forward layers, in any order.
 template <typename MixerConfig>
 struct HybridConfig {
   int64_t D, F, vocab;
   float eps;                  // of norms of the residual stream
   float embedding_scale = 1;  // of tokens that enter it
   bool tied;
-  std::vector<bool> attends;  // of each block: whether it is attention, or else the mixer
-  int64_t most_tokens;        // of a session
+  std::vector<HybridLayer> layers;  // in their order, at least one
+  bool gated_ffn = true;            // of feed-forward layers
+  int64_t most_tokens;              // of a session
   MixerConfig mixer;
   AttentionConfig attention;
 
-  int64_t blocks() const { return static_cast<int64_t>(attends.size()); }
+  int64_t blocks() const { return layers.back().block + 1; }
+  int64_t attention_layers() const {
+    return std::ranges::count(layers, HybridKind::kAttention, &HybridLayer::kind);
+  }
 };
 
+// The weights of a layer: one of the three, by its kind.
 template <typename MixerWeights>
-struct HybridBlock {
-  bool attends = false;
-  MixerWeights mixer = {};  // of one that does not attend
+struct HybridWeights {
+  HybridKind kind;
+  MixerWeights mixer = {};
   AttentionWeights attention = {};
-  GatedFfn ffn = {};
+  FeedForward ffn = {};
 
-  Residual::Reader reader() const { return attends ? attention.reader() : mixer.reader(); }
+  Residual::Reader reader() const {
+    if (kind == HybridKind::kMixer) return mixer.reader();
+    return kind == HybridKind::kAttention ? attention.reader() : ffn.reader();
+  }
 };
 
 // What follows from the mixer: the widths of its scratch rows, and a call of it. first: the first
@@ -71,21 +98,18 @@ inline void run_mixer(const SsdMixerConfig& c, const SsdMixerWeights& w, const H
 }
 
 // All of such a model but its config and the names of its tensors: a family fills tokens_ and
-// blocks_, and calls finish().
+// layers_, and calls finish().
 template <typename MixerConfig, typename MixerWeights>
 class HybridModel : public Model {
  public:
   const ModelInfo& info() const override { return info_; }
 
-  // Two arrays a block, and after them how far the session has come.
+  // Two arrays a layer with a state, and after them how far the session has come.
   StateLayout state_layout() const override {
     StateLayout layout;
-    for (int b = 0; b < static_cast<int>(c_.blocks()); ++b) {
-      if (c_.attends[static_cast<size_t>(b)]) {
-        add_arrays(c_.attention, b, layout);
-      } else {
-        add_arrays(c_.mixer, b, layout);
-      }
+    for (const HybridLayer& layer : c_.layers) {
+      if (layer.kind == HybridKind::kAttention) add_arrays(c_.attention, layer.block, layout);
+      if (layer.kind == HybridKind::kMixer) add_arrays(c_.mixer, layer.block, layout);
     }
     layout.arrays.push_back(
         {.name = "position", .dtype = DType::kI32, .shape = {1}, .values = StateValues::kPosition});
@@ -120,28 +144,32 @@ class HybridModel : public Model {
     const Head last{
         .norm = &tokens_.norm, .W = tokens_.head_matrix(), .eps = c_.eps, .soft_cap = 0};
     embed(batch, x.x(), stream);
-    kernels_.positions({.seqs = batch.seqs,
-                        .count = states.array<int32_t>(2 * blocks_.size()),
-                        .position = position},
-                       stream);
-    for (size_t b = 0; b < blocks_.size(); ++b) {
-      const Block& block = blocks_[b];
-      const Residual::Reader ffn = block.ffn.reader();
-      if (block.attends) {
-        attention(c_.attention, block.attention, batch.seqs,
-                  {states.paged(2 * b), states.paged(2 * b + 1)}, attending, x, ffn, kernels_,
+    kernels_.positions(
+        {.seqs = batch.seqs, .count = states.array<int32_t>(state_arrays()), .position = position},
+        stream);
+    size_t first = 0;  // of the layer's arrays of state
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      const Weights& layer = layers_[i];
+      const Residual::Reader next = reader_after(layers_, i, last);
+      if (layer.kind == HybridKind::kFeedForward) {
+        feed_forward(layer.ffn, c_.eps, x, next, hidden, kernels_, stream);
+        continue;
+      }
+      if (layer.kind == HybridKind::kAttention) {
+        attention(c_.attention, layer.attention, batch.seqs,
+                  {states.paged(first), states.paged(first + 1)}, attending, x, next, kernels_,
                   stream);
       } else {
-        run_mixer(c_.mixer, block.mixer,
-                  {batch.seqs, states, 2 * b, a, hidden, c_.F, x, ffn, kernels_, stream});
+        run_mixer(c_.mixer, layer.mixer,
+                  {batch.seqs, states, first, a, hidden, c_.F, x, next, kernels_, stream});
       }
-      gated_ffn(block.ffn, c_.eps, x, reader_after(blocks_, b, last), hidden, kernels_, stream);
+      first += 2;
     }
     head(last, batch, x, picked, logits, kernels_, stream);
   }
 
  protected:
-  using Block = HybridBlock<MixerWeights>;
+  using Weights = HybridWeights<MixerWeights>;
 
   HybridModel(HybridConfig<MixerConfig> config, Backend& backend)
       : c_(std::move(config)), kernels_(backend.kernels()) {}
@@ -154,21 +182,18 @@ class HybridModel : public Model {
     checkpoint.finish(progress);
     WeightTally tally;
     tally.add(tokens_);
-    for (const Block& block : blocks_) {
-      if (block.attends) {
-        add_to(tally, block.attention);
-      } else {
-        add_to(tally, block.mixer);
-      }
-      add_to(tally, block.ffn);
+    for (const Weights& layer : layers_) {
+      if (layer.kind == HybridKind::kMixer) add_to(tally, layer.mixer);
+      if (layer.kind == HybridKind::kAttention) add_to(tally, layer.attention);
+      if (layer.kind == HybridKind::kFeedForward) add_to(tally, layer.ffn);
     }
     info_.parameters = tally.parameters;
     info_.weight_bytes = tally.bytes;
     info_.family = family;
     info_.description = std::to_string(c_.blocks()) + " blocks, " +
-                        std::to_string(std::ranges::count(c_.attends, true)) +
-                        " of them attention, width " + std::to_string(c_.D) + ", " + heads +
-                        ", feed-forward " + std::to_string(c_.F);
+                        std::to_string(c_.attention_layers()) + " of them attention, width " +
+                        std::to_string(c_.D) + ", " + heads + ", feed-forward " +
+                        std::to_string(c_.F);
     info_.head = tokens_.head_source;
     info_.vocab = c_.vocab;
     info_.chunk = c_.mixer.chunk;
@@ -182,18 +207,24 @@ class HybridModel : public Model {
   HybridConfig<MixerConfig> c_;
   const Kernels& kernels_;
   TokenWeights tokens_;
-  std::vector<Block> blocks_;
+  std::vector<Weights> layers_;
   VectorWeights frequency_;  // (rotary / 2), or empty
   ModelInfo info_;
 
  private:
+  size_t state_arrays() const {
+    const auto without =
+        std::ranges::count(c_.layers, HybridKind::kFeedForward, &HybridLayer::kind);
+    return 2 * (c_.layers.size() - static_cast<size_t>(without));
+  }
+
   // Of scratch rows: of the mixer or of attention, then of the feed-forward layer, and positions.
   std::vector<int64_t> widths() const {
     const std::vector<int64_t> mixer = scratch_widths(c_.mixer);
     std::vector<int64_t> widths = AttentionScratch::widths(c_.attention);
     widths.resize(std::max(widths.size(), mixer.size()));
     for (size_t i = 0; i < mixer.size(); ++i) widths[i] = std::max(widths[i], mixer[i]);
-    widths.push_back(c_.F);
+    widths.push_back(FeedForward::hidden_width(c_.F, c_.gated_ffn));
     widths.push_back(1);
     return widths;
   }

@@ -37,9 +37,8 @@ std::vector<std::string_view> all_model_types() {
 // Transformers, hybrids of recurrences and attention, and recurrent models of other kinds.
 TEST(LoadModel, NamesWhatItRefusesAndWhatThereIs) {
   const std::string listed = fmt::format("{}", fmt::join(all_model_types(), ", "));
-  for (const char* type :
-       {"llama", "mistral", "gpt_neox", "qwen2", "jamba", "zamba", "zamba2", "bamba", "nemotron_h",
-        "samba", "rwkv8", "hgrn", "mamba3", "mambapy", "MAMBA", ""}) {
+  for (const char* type : {"llama", "mistral", "gpt_neox", "qwen2", "zamba", "samba", "rwkv8",
+                           "hgrn", "mamba3", "mambapy", "MAMBA", ""}) {
     const json config = {{"model_type", type}, {"hidden_size", 64}, {"num_hidden_layers", 2},
                          {"vocab_size", 16},   {"num_heads", 2},    {"num_attention_heads", 2}};
     EXPECT_THAT(
@@ -60,6 +59,11 @@ TEST(LoadModel, SaysWhatIsMissingOfAModelOfWhichAPartIsHere) {
   }
   EXPECT_THAT(refusal("kimi_linear"), EndsWith("neither latent attention nor experts"));
   EXPECT_THAT(refusal("kda"), HasSubstr("its delta rule with decays of channels is here"));
+  EXPECT_THAT(refusal("bamba"), EndsWith("but not their combination in its layers"));
+  EXPECT_THAT(refusal("falcon_h1"), EndsWith("but not both in one layer"));
+  EXPECT_THAT(refusal("jamba"), EndsWith("its Mamba and attention are here, but not experts"));
+  EXPECT_THAT(refusal("lfm2"), EndsWith("but not its gated short convolutions"));
+  EXPECT_THAT(refusal("zamba2"), EndsWith("but not attention that layers share"));
   for (const char* type : {"rwkv", "rwkv5", "rwkv6", "rwkv6qwen2"}) {
     EXPECT_THAT(refusal(type), HasSubstr("of RWKV there is version 7"));
   }

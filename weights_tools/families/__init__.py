@@ -18,6 +18,7 @@ MODULES = {
     "recurrent_gemma": ("recurrent_gemma",),
     "qwen3_5": ("qwen3_5", "qwen3_5_text"),
     "granite_hybrid": ("granitemoehybrid",),
+    "nemotron_h": ("nemotron_h",),
 }
 FAMILIES = {model_type: module for module, types in MODULES.items() for model_type in types}
 
