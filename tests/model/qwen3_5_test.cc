@@ -6,6 +6,8 @@
 #include "kernels/dry_run_backend.h"
 #include "model/load_model.h"
 #include "model/weights/json_file.h"
+#include "tests/support/golden.h"
+#include "tests/support/safetensors_writer.h"
 #include "tests/support/temp_dir.h"
 
 namespace recurve::testing::qwen3_5_test {
@@ -106,6 +108,27 @@ TEST(Qwen35Config, HasThePublishedSize) {
     EXPECT_EQ(groups * (static_cast<int64_t>(layout.bytes()) - 4), p.slot) << p.file;
     EXPECT_EQ(groups * static_cast<int64_t>(layout.page_bytes()), p.token * kPageTokens) << p.file;
   }
+}
+
+// A checkpoint as the Hub has it: the tensors of the text model, and those of others next to it.
+TEST(Qwen35, TensorsForPicturesAndFurtherTokensAreSkippedAndCounted) {
+  const auto source = golden_dir() / "qwen3_5/pattern";
+  SafetensorsFile text(source / "model.safetensors");
+  SafetensorsWriter writer;
+  for (const TensorView& view : text.tensors()) {
+    writer.add(std::string(view.name), "F32", view.shape,
+               {reinterpret_cast<const char*>(view.data), view.bytes});
+  }
+  writer.add_f32("mtp.fc.weight", {2}, {1, 2}).add_f32("model.visual.pos_embed.weight", {1}, {3});
+  TempDir dir;
+  writer.write(dir.path() / "model.safetensors");
+  std::filesystem::copy(source / "config.json", dir.path());
+  const auto backend = make_backend("reference");
+  Checkpoint with = Checkpoint::open(dir.path()), without = Checkpoint::open(source);
+  const auto model = load_model(with, *backend, {});
+  EXPECT_THAT(model->info().description,
+              HasSubstr("; 2 tensors for pictures and further tokens are not used"));
+  EXPECT_EQ(model->info().parameters, load_model(without, *backend, {})->info().parameters);
 }
 
 }  // namespace recurve::testing::qwen3_5_test
