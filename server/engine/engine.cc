@@ -245,12 +245,16 @@ std::vector<PageHolder> Engine::page_holders() const {
   std::vector<PageHolder> holders;
   for (const auto& sequence : running_) {
     const Identity& caller = sequence->request.caller;
+    const int32_t pages = pool_.pages_of(sequence->slot);
+    // A streamed prompt may have become longer since it got all pages.
+    const bool has_all =
+        sequence->keeps_pages() && pages >= StateLayout::pages(sequence->final_position());
     holders.push_back({.tenant = caller.share(),
                        .weight = caller.limits.weight,
                        .priority = sequence->request.priority,
                        .started = sequence->started.time_since_epoch().count(),
-                       .pages = pool_.pages_of(sequence->slot),
-                       .may = !sequence->preemption.pending && !sequence->keeps_pages()});
+                       .pages = pages,
+                       .may = !sequence->preemption.pending && !has_all});
   }
   return holders;
 }

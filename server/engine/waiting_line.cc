@@ -94,6 +94,7 @@ void WaitingLine::arrive(Request& request, const EngineLoad& load, Clock::time_p
     }
     waiting.prompt = prompt_of(request, waiting.session);
     refused = refusal(request, waiting);
+    if (refused.message.empty()) refused = refuse_growth(request, waiting);
     if (refused.message.empty() && !has_prefix && fetch_prefix(request, waiting)) return;
     waiting.request = std::move(request);
     if (refused.message.empty()) refused = overload(waiting, load, now);
@@ -174,6 +175,17 @@ StreamEnd WaitingLine::refusal(const Request& request, const Sequence& waiting) 
                                                    request.streams.size(), pool_.slots()));
   }
   return {};
+}
+
+// With a message if there is no memory for what the session's state may become.
+StreamEnd WaitingLine::refuse_growth(const Request& request, const Sequence& waiting) {
+  if (waiting.session == nullptr) return {};
+  const int64_t tokens = waiting.session->at.position +
+                         static_cast<int64_t>(waiting.prompt.ids.size()) +
+                         request.sampling.max_tokens;
+  std::string why = sessions_.plan_growth(*waiting.session, request.caller, tokens);
+  if (why.empty()) return {};
+  return {.reason = EndReason::kExhausted, .message = std::move(why)};
 }
 
 // An error if the request could exceed the tokens that a state may have; else empty.

@@ -120,6 +120,7 @@ class WaitingLine {
   void arrive(Request& request, const EngineLoad& load, Clock::time_point now,
               bool has_prefix = false);
   StreamEnd refusal(const Request& request, const Sequence& waiting) const;
+  StreamEnd refuse_growth(const Request& request, const Sequence& waiting);
   double wait_of(const Waiter& waiter, const EngineLoad& load, Clock::time_point now) const;
   StreamEnd overload(const Sequence& waiting, const EngineLoad& load, Clock::time_point now) const;
   void line_up(Line& one);

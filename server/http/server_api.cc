@@ -20,6 +20,11 @@ json load_of(const ServedModel& model) {
             {"free", stats.slots_free.load()},
             {"running", stats.running.load()},
             {"idle_session", stats.slots_idle.load()}}},
+          {"pages",
+           {{"total", stats.pages.load()},
+            {"free", stats.pages_free.load()},
+            {"bytes", stats.pages.load() * model.info.page_bytes},
+            {"preemptions", stats.preemptions.load()}}},
           {"sessions",
            {{"total", stats.sessions.load()},
             {"host", stats.sessions_host.load()},
@@ -40,6 +45,7 @@ void add_model(const ServedModel& model, json* load) {
   const Chat& chat = model.text.chat;
   (*load)["model"] = model.info.model_name;
   (*load)["state_bytes"] = model.info.state_bytes;
+  (*load)["state_bytes_per_token"] = model.info.state_bytes_per_token;
   (*load)["chat"] = chat.format != nullptr;
   if (chat.exists) (*load)["chat_problem"] = chat.problem;
 }

@@ -153,6 +153,11 @@ struct Metrics::Impl {
   const std::array<Gauge*, 3> slots =
       gauges<3>(registry, "recurve_slots", "State slots on the device, by use", "tier",
                 {"free", "running", "session_idle"});
+  const std::array<Gauge*, 2> pages =
+      gauges<2>(registry, "recurve_pages", "Pages of states that grow, on the device, by use",
+                "use", {"free", "used"});
+  Counter& preemptions = counter(registry, "recurve_preemptions_total",
+                                 "Requests that gave up their pages and waited again");
   const std::array<Gauge*, 4> sessions =
       gauges<4>(registry, "recurve_sessions", "Open sessions, by location of their state", "tier",
                 {"slot", "host", "disk", "empty"});
@@ -303,6 +308,11 @@ void Metrics::add_generated_tokens(int64_t n) {
 
 void Metrics::set_slots(int64_t free, int64_t running, int64_t session_idle) {
   set_all(impl_->slots, {free, running, session_idle});
+}
+
+void Metrics::set_pages(const PageUse& use) {
+  set_all(impl_->pages, {use.free, use.total - use.free});
+  count_up_to(impl_->preemptions, use.preemptions);
 }
 
 void Metrics::set_sessions(const SessionTiers& tiers) {

@@ -79,8 +79,10 @@ class Metrics final : public EngineMetrics {
   void add_prompt_tokens(int64_t n) override;
   void add_generated_tokens(int64_t n) override;
 
-  // Slots and sessions. recurve_slots{tier}, recurve_sessions{tier}, recurve_session_host_bytes.
+  // Slots, pages and sessions. recurve_slots{tier}, recurve_pages{use}, recurve_preemptions_total,
+  // recurve_sessions{tier}, recurve_session_host_bytes.
   void set_slots(int64_t free, int64_t running, int64_t session_idle) override;
+  void set_pages(const PageUse& use) override;
   void set_sessions(const SessionTiers& tiers) override;  // recurve_session_moves_total{to} too
   void set_session_host_bytes(int64_t bytes) override;
   // recurve_state_dir_bytes, recurve_state_dir_set_aside, recurve_state_dir_syncs_total

@@ -25,8 +25,12 @@ int64_t least_gain_from_disk(int64_t state_bytes, int chunk) {
 PrefixIndex::Options index_options(const StateLayout& layout, int chunk,
                                    const PrefixLimits& limits) {
   const auto bytes = static_cast<int64_t>(layout.bytes());
+  const auto memory = [&](int64_t tokens) {
+    return static_cast<int64_t>(StateCache::bytes_each(layout, tokens));
+  };
   return {.bytes = limits.bytes,
-          .state_bytes = static_cast<int64_t>(StateCache::bytes_each(layout)),
+          .state_bytes = memory(0),
+          .page_bytes = memory(1) - memory(0),
           .chunk = chunk,
           .least_gain = std::max<int64_t>(chunk, bytes / kBytesAToken),
           .least_offered_gain = least_gain_from_disk(bytes, chunk)};
@@ -62,7 +66,7 @@ PrefixCache::~PrefixCache() {
 }
 
 int64_t PrefixCache::bytes_each(const StateLayout& layout, int chunk, int64_t tokens) {
-  return static_cast<int64_t>(StateCache::bytes_each(layout)) +
+  return static_cast<int64_t>(StateCache::bytes_each(layout, tokens)) +
          tokens / chunk * PrefixIndex::node_bytes(chunk);
 }
 
@@ -158,7 +162,7 @@ bool PrefixCache::fetch(const Identity& caller, std::span<const int32_t> ids, Pr
   if (archive_ == nullptr || limits_.bytes == 0 || mode == PrefixMode::kOff) return false;
   const PrefixIndex::Owner owner = owner_of(caller);
   StoredPrefixes::Found found = stored_.longest(name_of(caller), hashes_of(ids));
-  const auto bytes = static_cast<int64_t>(pool_.layout().bytes());
+  const auto bytes = static_cast<int64_t>(pool_.layout().bytes(found.tokens));
   if (found.tokens - index_.tokens_here(owner, ids) < least_gain_from_disk(bytes, chunk_)) {
     return false;
   }
@@ -185,7 +189,7 @@ bool PrefixCache::fetch(const Identity& caller, std::span<const int32_t> ids, Pr
     return false;
   }
   fetches_.push_back(fetch);
-  index_.expect(static_cast<int64_t>(fetches_.size()));
+  index_.expect(found.tokens);
   return true;
 }
 
@@ -194,7 +198,7 @@ bool PrefixCache::fetch(const Identity& caller, std::span<const int32_t> ids, Pr
 void PrefixCache::fetched(const FetchPtr& fetch, const Archive::Loaded& loaded,
                           const StateImage& image) {
   std::erase(fetches_, fetch);
-  index_.expect(static_cast<int64_t>(fetches_.size()));
+  index_.expect_no_more(static_cast<int64_t>(fetch->ids.size()));
   const bool others = loaded.error.empty() && loaded.header.answer_ids != fetch->ids;
   if (others || !loaded.error.empty()) {
     if (limits_.on_unreadable) limits_.on_unreadable(others ? "it is of other ids" : loaded.error);
@@ -262,7 +266,7 @@ void PrefixCache::write_next() {
 
 void PrefixCache::write(const StoredPrefixes::Key& key, PrefixIndex::Offer offer) {
   const auto tokens = static_cast<int64_t>(offer.ids.size());
-  const int64_t bytes = static_cast<int64_t>(pool_.layout().bytes()) + kFrameBytes +
+  const int64_t bytes = static_cast<int64_t>(pool_.layout().bytes(tokens)) + kFrameBytes +
                         tokens * static_cast<int64_t>(sizeof(int32_t));
   if (bytes > most_disk_bytes_) return;
   trim(most_stored() - 1, most_disk_bytes_ - bytes);

@@ -33,8 +33,7 @@ int64_t PrefixIndex::node_bytes(int chunk) {
 }
 
 int64_t PrefixIndex::bytes() const {
-  return static_cast<int64_t>(nodes_.size()) * node_bytes_ +
-         (static_cast<int64_t>(by_value_.size()) + expected_) * options_.state_bytes +
+  return static_cast<int64_t>(nodes_.size()) * node_bytes_ + states_bytes_ + expected_bytes_ +
          others_bytes_;
 }
 
@@ -105,7 +104,8 @@ bool PrefixIndex::make_room(Owner owner, std::span<const int32_t> ids) {
   if (nodes == 0 || nodes > most_nodes()) return false;
   const Path path = path_of(owner, ids, false);
   if (path.size() == nodes && path.back()->image != nullptr) return false;
-  const int64_t wanted = options_.state_bytes + static_cast<int64_t>(nodes) * node_bytes_;
+  const int64_t wanted =
+      bytes_of(static_cast<int64_t>(ids.size())) + static_cast<int64_t>(nodes) * node_bytes_;
   if (wanted > options_.bytes) return false;
   while (bytes() + wanted > options_.bytes) {
     if (evict_state()) continue;
@@ -127,6 +127,7 @@ void PrefixIndex::keep(Owner owner, std::span<const int32_t> ids, Image image, W
   count_state(node, 1);
   node.image = std::move(image);
   node.had_image = true;
+  states_bytes_ += bytes_of(node.tokens);
   node.offered = written == Written::kYes;
 }
 
@@ -137,9 +138,11 @@ int64_t PrefixIndex::tokens_here(Owner owner, std::span<const int32_t> ids) {
   return kept == known.rend() ? 0 : (*kept)->tokens;
 }
 
-// Room for the next two, and for what leads to them.
+// Room for the next two, as large as those that there are, and for what leads to them.
 bool PrefixIndex::is_short() const {
-  return bytes() + options_.bytes / 8 + 2 * options_.state_bytes >= options_.bytes;
+  const auto states = static_cast<int64_t>(by_value_.size());
+  const int64_t each = states > 0 ? states_bytes_ / states : options_.state_bytes;
+  return bytes() + options_.bytes / 8 + 2 * each >= options_.bytes;
 }
 
 bool PrefixIndex::is_offered(const Node& node, double least_worth) const {
@@ -293,6 +296,7 @@ bool PrefixIndex::evict_state() {
     by_value_.erase(by_value_.begin());
     clock_ = least.value;
     least.image.reset();
+    states_bytes_ -= bytes_of(least.tokens);
     ++evicted_;
     count_state(least, -1);
     return true;

@@ -34,7 +34,8 @@ class PrefixIndex {
 
   struct Options {
     int64_t bytes = 0;        // of states and of the tree together, at most
-    int64_t state_bytes = 0;  // what a state takes
+    int64_t state_bytes = 0;  // what a state takes, without pages
+    int64_t page_bytes = 0;   // and for each page; 0: states do not grow
     int chunk = 1;            // states are found and kept at multiples of it
     int64_t least_gain = 1;  // a state is kept if it spares so many tokens beyond the one before it
     int64_t least_offered_gain = 1;  // one is offered to be written, if it spares so many
@@ -85,8 +86,10 @@ class PrefixIndex {
   // The state of these ids is offered once more.
   void offer_again(Owner owner, std::span<const int32_t> ids);
 
-  // So many images are on their way here, for which there is to be room.
-  void expect(int64_t images) { expected_ = images; }
+  // An image of so many tokens is on its way here, for which there is to be room; or has come, or
+  // will not.
+  void expect(int64_t tokens) { expected_bytes_ += bytes_of(tokens); }
+  void expect_no_more(int64_t tokens) { expected_bytes_ -= bytes_of(tokens); }
   // Of the memory, so many bytes are another's.
   void leave_room(int64_t bytes) { others_bytes_ = bytes; }
 
@@ -97,6 +100,11 @@ class PrefixIndex {
   Counts counts() const;
   // What a node takes, all told.
   static int64_t node_bytes(int chunk);
+  // What a state of so many tokens takes.
+  int64_t bytes_of(int64_t tokens) const {
+    if (options_.page_bytes == 0) return options_.state_bytes;
+    return options_.state_bytes + options_.page_bytes * StateLayout::pages(tokens);
+  }
 
  private:
   struct Key {
@@ -156,7 +164,7 @@ class PrefixIndex {
   std::unordered_map<Key, Node, HashOfKey> nodes_;
   std::list<Node*> bare_;  // those with no state here or below, used longest ago last
   std::set<std::pair<double, Node*>> by_value_;  // those with a state
-  int64_t expected_ = 0, others_bytes_ = 0;
+  int64_t states_bytes_ = 0, expected_bytes_ = 0, others_bytes_ = 0;
   double clock_ = 0;
   int64_t evicted_ = 0;
 };

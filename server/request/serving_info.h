@@ -33,6 +33,10 @@ struct ServingInfo {
   std::string weight_type;
   int32_t vocab_rows = 0;   // length of a logits row, padding included
   int64_t state_bytes = 0;  // of one session
+  // Of models whose states grow: bytes that each token adds, of a page, and the most tokens.
+  int64_t state_bytes_per_token = 0;
+  int64_t page_bytes = 0;
+  int64_t max_session_tokens = 0;
   int32_t chunk_tokens = 0;
   std::string fingerprint;
   std::string backend;

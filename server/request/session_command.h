@@ -45,7 +45,8 @@ struct SessionInfo {
   uint64_t epoch = 0;  // changes made to it: requests, rewinds
   double idle_seconds = 0;
   double ttl_seconds = 0;   // idle time after which it is closed; 0: never
-  int64_t state_bytes = 0;  // of one state
+  int64_t state_bytes = 0;  // of its state
+  int64_t page_bytes = 0;   // of these, those that grow with its tokens
   int64_t host_bytes = 0;   // host memory reserved for its state and marks
   std::vector<MarkInfo> marks = {};
   Durability durability = Durability::kNone;

@@ -60,6 +60,8 @@ void fill(const ServedModel& model, v1::ModelInfo* to) {
   if (info.tokens.bos) to->set_bos_id(*info.tokens.bos);
   for (const int32_t id : info.tokens.eos) to->add_eos_ids(id);
   to->set_state_bytes(info.state_bytes);
+  to->set_state_bytes_per_token(info.state_bytes_per_token);
+  to->set_max_session_tokens(info.max_session_tokens);
   to->set_chunk_tokens(info.chunk_tokens);
   to->set_fingerprint(info.fingerprint);
   to->set_backend(info.backend);
@@ -148,6 +150,13 @@ class ControlService final
     slots.set_free(stats.slots_free);
     slots.set_running(stats.running);
     slots.set_idle_session(stats.slots_idle);
+    if (model.info.page_bytes > 0) {
+      v1::Load::Pages& pages = *response->mutable_pages();
+      pages.set_total(stats.pages);
+      pages.set_free(stats.pages_free);
+      pages.set_bytes(stats.pages * model.info.page_bytes);
+      pages.set_preemptions(stats.preemptions);
+    }
     v1::Load::SessionCounts& sessions = *response->mutable_sessions();
     sessions.set_total(stats.sessions);
     sessions.set_host(stats.sessions_host);

@@ -113,6 +113,7 @@ void fill(const SessionInfo& info, v1::Session* session) {
   session->set_idle_seconds(info.idle_seconds);
   session->set_ttl_seconds(info.ttl_seconds);
   session->set_state_bytes(info.state_bytes);
+  session->set_page_bytes(info.page_bytes);
   session->set_host_bytes(info.host_bytes);
   session->set_durability(info.durability == Durability::kLocal ? v1::DURABILITY_LOCAL
                                                                 : v1::DURABILITY_NONE);

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "model/state/state_pool.h"
 #include "server/identity/identity.h"
@@ -66,11 +67,13 @@ struct SessionShare {
   int32_t sessions = 0;  // 1 once it is counted
   int32_t entries = 0;   // itself and its marks
   int64_t reserved = 0;  // bytes of host memory
-  // What host memory and disk are planned for. A durable state that is on the disk needs neither.
-  int32_t small = 0;    // bytes of host memory in addition to states
-  int32_t held = 0;     // states that have host memory for good
-  int32_t movable = 0;  // states that are in host memory or on the disk, whichever has capacity
-  int32_t moved = 0;    // of these, those that are on the disk, or about to be
+  int64_t disk = 0;      // bytes that a durable session reserves on the disk
+  // What host memory and disk are planned for, in bytes of host memory. A durable state that is on
+  // the disk needs neither.
+  int32_t small = 0;    // in addition to states
+  int64_t held = 0;     // of states that have host memory for good
+  int64_t movable = 0;  // of states that are in host memory or on the disk, whichever has capacity
+  int64_t moved = 0;    // of these, those that are on the disk, or about to be
 };
 
 // A named state. The members of `at` but the image are right wherever the state is; of a durable
@@ -82,6 +85,10 @@ struct Session {
   std::string_view name;
   std::string parent = {};  // whose fork it is, by name; it may be closed since; empty: none
   Snapshot at;
+  // The last image that its state has been in or begun with, as long as a mark, a fork or a cached
+  // prompt has it: the next one shares its full pages.
+  std::weak_ptr<const std::vector<StatePiece>> base = {};
+  int64_t base_tokens = 0;
   Residency residency = Residency::kEmpty;
   std::optional<StateSlot> slot = {};  // of Residency::kSlot alone
   bool busy = false;                   // a request is queued or running on it, or a disk is
@@ -95,6 +102,8 @@ struct Session {
   bool in_doubt = false;    // its record may not be the last one: see StateStore::Record
   bool state_lost = false;  // its state, which is on the disk alone, is damaged
   Durability durability = Durability::kNone;
+  // Tokens that its state may have absorbed after the request that is queued or running on it.
+  int64_t planned_position = 0;
   uint64_t epoch = 0;
   uint64_t commits = 0;
   uint64_t commit_owner = 0;  // of the last one: how often the folder had been taken then

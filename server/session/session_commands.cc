@@ -16,6 +16,12 @@ SessionResult refuse(EndReason reason, std::string message) {
   return {.reason = reason, .message = std::move(message)};
 }
 
+const ImportedState& imported(const SessionCommand& command) {
+  const auto* state = dynamic_cast<const ImportedState*>(command.state.get());
+  CHECK(state != nullptr);
+  return *state;
+}
+
 // Longer than any server runs, and short enough for the clock.
 constexpr double kLongestTtl = 1e9;
 
@@ -95,22 +101,30 @@ SessionResult SessionStore::run(const SessionCommand& command, Clock::time_point
 std::string SessionStore::no_share(const SessionCommand& command) const {
   using Kind = SessionCommand::Kind;
   const Identity& caller = command.caller;
-  const TenantLimits& limits = caller.limits;
   const bool makes = command.kind == Kind::kOpen || command.kind == Kind::kFork ||
                      command.kind == Kind::kImport || command.kind == Kind::kMark;
-  const bool bounded =
-      limits.host_bytes != TenantLimits::kNoBytes || limits.disk_bytes != TenantLimits::kNoBytes;
-  if (!makes || !bounded) return {};
-  int64_t host = reserved_for(command.name);
+  if (!makes) return {};
   const auto of_one = sessions_.find({caller.tenant, command.name});
+  const bool copies = command.kind == Kind::kFork || command.kind == Kind::kMark;
+  int64_t tokens = copies && of_one != sessions_.end() ? of_one->second.at.position : 0;
+  if (command.kind == Kind::kImport) tokens = imported(command).at.position;
   const Durability own = command.kind != Kind::kFork || of_one == sessions_.end()
                              ? Durability::kNone
                              : of_one->second.durability;
-  int64_t disk = disk_for(command.durability.value_or(own));
+  return over_share(caller, reserved_for(command.name, state_memory(tokens)),
+                    disk_for(command.durability.value_or(own), tokens));
+}
+
+// With so much more for its sessions.
+std::string SessionStore::over_share(const Identity& caller, int64_t host, int64_t disk) const {
+  const TenantLimits& limits = caller.limits;
+  if (limits.host_bytes == TenantLimits::kNoBytes && limits.disk_bytes == TenantLimits::kNoBytes) {
+    return {};
+  }
   for (auto at = sessions_.lower_bound({caller.tenant, ""});
        at != sessions_.end() && at->first.tenant == caller.tenant; ++at) {
     host += at->second.share.reserved;
-    disk += disk_for(at->second.durability);
+    disk += at->second.share.disk;
   }
   const auto sentence = [&](const char* of, int64_t most, int64_t bytes) {
     return fmt::format(
@@ -160,15 +174,17 @@ SessionResult SessionStore::fork(Session& session, const SessionCommand& command
                                  Clock::time_point now) {
   if (sessions_.contains({session.tenant, command.other})) return exists(command.other);
   const Durability durability = command.durability.value_or(session.durability);
-  SessionResult refused = refuse_durable(durability);
+  SessionResult refused = refuse_durable(durability, session.at.position);
   if (refused.reason != EndReason::kDone) return refused;
+  const int64_t state = state_memory(session.at.position);
+  const int64_t disk = disk_for(durability, session.at.position);
   const bool stored = session.at.stored && session.at.stored->durable();
   const bool needs_image = durability != Durability::kNone && !stored;
   if (needs_image && session.tier() == Tier::kDisk) {
     const auto waits = bring_for_command(session);
-    return waits ? *waits : *no_room(command.other, command.name);
+    return waits ? *waits : *no_room(command.other, command.name, state, 0);
   }
-  if (auto full = no_room(command.other, command.name, disk_for(durability))) return *full;
+  if (auto full = no_room(command.other, command.name, state, disk)) return *full;
   Key key{session.tenant, command.other};
   std::optional<StateSlot> slot;
   const bool shares = session.at.image || needs_image;
@@ -191,7 +207,8 @@ SessionResult SessionStore::mark(Session& session, const SessionCommand& command
   const bool had_state = !is_new && (before->second.image || before->second.stored);
   const bool has_state = !session.durable() && session.tier() != Tier::kEmpty;
   if (is_new || (has_state && !had_state)) {
-    if (auto full = no_room(command.other, {}, 0, has_state ? 1 : 0)) return *full;
+    const int64_t state = has_state ? state_memory(session.at.position) : 0;
+    if (auto full = no_room(command.other, {}, state, 0)) return *full;
   }
   if (session.durable()) {
     Proposal proposal{.at = session.at, .marks = session.marks};
@@ -299,10 +316,8 @@ SessionResult SessionStore::export_state(Session& session, const SessionCommand&
 }
 
 SessionResult SessionStore::import_state(const SessionCommand& command, Clock::time_point now) {
-  const auto* state = dynamic_cast<const ImportedState*>(command.state.get());
-  CHECK(state != nullptr);
-  return insert(command, {command.caller.tenant, command.name}, "", state->at, std::nullopt,
-                command.durability.value_or(Durability::kNone), now);
+  return insert(command, {command.caller.tenant, command.name}, "", imported(command).at,
+                std::nullopt, command.durability.value_or(Durability::kNone), now);
 }
 
 SessionResult SessionStore::insert(const SessionCommand& command, Key key,
@@ -310,9 +325,10 @@ SessionResult SessionStore::insert(const SessionCommand& command, Key key,
                                    std::optional<StateSlot> slot, Durability durability,
                                    Clock::time_point now) {
   if (sessions_.contains(key)) return exists(key.name);
-  SessionResult refused = refuse_durable(durability);
+  SessionResult refused = refuse_durable(durability, at.position);
   if (refused.reason != EndReason::kDone) return refused;
-  if (auto full = no_room(key.name, parent, disk_for(durability))) return *full;
+  const int64_t state = state_memory(at.position), disk = disk_for(durability, at.position);
+  if (auto full = no_room(key.name, parent, state, disk)) return *full;
   const double otherwise = durability == Durability::kNone ? limits_.default_ttl_seconds : 0;
   const double ttl = std::min(command.ttl_seconds.value_or(otherwise), kLongestTtl);
   Session& session = put(std::move(key), parent, std::move(at), ttl, now);

@@ -302,7 +302,7 @@ SessionResult SessionStore::remove_then_tell(Session& session, const SessionComm
 void SessionStore::commit_turn(Session& session, std::optional<StateSlot> slot, Snapshot at,
                                StateAnswer answer, std::vector<int32_t> answer_ids, Kept done) {
   at.history.end_request();
-  if (slot) at.image = save(*slot, at.position);
+  if (slot) at.image = save(session, *slot, at.position);
   const auto kept = std::make_shared<std::optional<StateSlot>>(std::move(slot));
   Proposal proposal{.at = std::move(at),
                     .marks = session.marks,

@@ -26,10 +26,20 @@ int64_t name_bytes(size_t length) { return length > kShortString ? heap_bytes(le
 constexpr size_t kNodeBytes = 32;
 
 // What goes with a state that leaves host memory.
-int64_t state_memory(const StateLayout& layout, int32_t vocab) {
+int64_t memory_of_state(const StateLayout& layout, int32_t vocab) {
   return static_cast<int64_t>(StateCache::bytes_each(layout)) +
          heap_bytes(TokenHistory::most_bytes(vocab));
 }
+int64_t memory_of_page(const StateLayout& layout) {
+  return static_cast<int64_t>(StateCache::bytes_each(layout, 1) - StateCache::bytes_each(layout));
+}
+
+int64_t page_bytes_of(const StateLayout& layout, int64_t tokens) {
+  return static_cast<int64_t>(layout.bytes(tokens) - layout.bytes());
+}
+
+// What the header of a written state says of a page.
+constexpr int64_t kDescribedPage = 128;
 
 StateHeader wanted_of(StateHeader identity, const StateLayout& layout, int32_t vocab) {
   identity.layout = layout;
@@ -46,11 +56,16 @@ SessionStore::SessionStore(StateCache& cache, StatePool& pool, const SessionLimi
       limits_(limits),
       wanted_(wanted_of(limits.identity, pool.layout(), vocab)),
       bytes_each_(bytes_each(pool.layout(), vocab)),
-      state_memory_(state_memory(pool.layout(), vocab)),
+      state_memory_(memory_of_state(pool.layout(), vocab)),
+      page_memory_(memory_of_page(pool.layout())),
       disk_each_(2 *
                  static_cast<int64_t>(most_written_bytes(pool.layout(), vocab, kPlannedAnswer))),
+      disk_page_(pool.layout().grows()
+                     ? 2 * (static_cast<int64_t>(pool.layout().page_bytes()) + kDescribedPage)
+                     : 0),
       archive_(limits.archive),
-      model_(StoredModel::of(header_of({}), limits.model_name)) {
+      model_(StoredModel::of(header_of({}), limits.model_name)),
+      largest_state_(state_memory_) {
   in_slots_.reserve(static_cast<size_t>(pool.slots()));
 }
 
@@ -61,7 +76,7 @@ int64_t SessionStore::bytes_each(const StateLayout& layout, int32_t vocab) {
       heap_bytes(kNodeBytes + sizeof(decltype(sessions_)::value_type)) +
       heap_bytes(kNodeBytes + sizeof(ByExpiry::value_type)) +
       heap_bytes(kNodeBytes + sizeof(ByUse::value_type));
-  return kSessionBytes + state_memory(layout, vocab);
+  return kSessionBytes + memory_of_state(layout, vocab);
 }
 
 // The session of that key, of which there is none yet.
@@ -91,7 +106,11 @@ Session& SessionStore::put(Key key, const std::string& parent, Snapshot at, doub
 void SessionStore::update(Session& session, Residency residency) {
   const SessionShare before = session.share;
   session.residency = residency;
+  if (!session.busy) session.planned_position = 0;
+  if (session.at.image) set_base(session, session.at.image, session.at.position);
+  if (residency == Residency::kEmpty) session.base.reset();
   session.share = share_of(session);
+  largest_state_ = std::max(largest_state_, state_memory(final_position(session)));
   totals_.add(before, -1);
   totals_.add(session.share, 1);
   has_ended_ |= before.busy && !session.busy;
@@ -132,6 +151,7 @@ Session* SessionStore::find(const std::string& name, TenantId tenant) {
 void SessionStore::set_busy(Session& session, bool busy) {
   session.busy = busy;
   update(session);
+  make_room(0, For::kNew);  // for what plan_growth() has planned, at once or as soon as it can be
 }
 
 void SessionStore::touch(Session& session, Clock::time_point now) {
@@ -160,7 +180,7 @@ std::optional<Clock::time_point> SessionStore::next_expiry() const {
 // copied once, however many marks, forks and exports are made of it. What it takes is reserved.
 const StateImage& SessionStore::image_of(Session& session) {
   if (session.slot && !session.at.image) {
-    session.at.image = save(*session.slot, session.at.position);
+    session.at.image = save(session, *session.slot, session.at.position);
     update(session);
   }
   return session.at.image;
@@ -182,6 +202,7 @@ SessionInfo SessionStore::describe(const Session& session, Clock::time_point now
                    .idle_seconds = session.busy ? 0 : seconds_between(session.last_used, now),
                    .ttl_seconds = session.ttl_seconds,
                    .state_bytes = static_cast<int64_t>(pool_.layout().bytes(session.at.position)),
+                   .page_bytes = page_bytes_of(pool_.layout(), session.at.position),
                    .host_bytes = session.share.reserved,
                    .durability = session.durability,
                    .commit = last_commit(session),
@@ -198,15 +219,17 @@ SessionResult SessionStore::described(const Session& session, Clock::time_point 
   return result;
 }
 
-int64_t SessionStore::reserved_for(std::string_view name, bool state) const {
-  return bytes_each_ + name_bytes(name.size()) - (state ? 0 : state_memory_);
+// state: bytes of its state; 0: it is on the disk alone.
+int64_t SessionStore::reserved_for(std::string_view name, int64_t state) const {
+  return bytes_each_ - state_memory_ + name_bytes(name.size()) + state;
 }
 
 int64_t SessionStore::reserved_by(const Session& session) const {
   const bool here = session.residency != Residency::kDisk || session.emptying;
-  int64_t bytes = reserved_for(session.name, here) + name_bytes(session.parent.size());
+  const int64_t state = here ? state_memory(final_position(session)) : 0;
+  int64_t bytes = reserved_for(session.name, state) + name_bytes(session.parent.size());
   for (const auto& [name, mark] : session.marks) {
-    bytes += reserved_for(name, mark.image != nullptr);
+    bytes += reserved_for(name, mark.image ? state_memory(mark.position) : 0);
   }
   return bytes;
 }
@@ -220,35 +243,38 @@ SessionShare SessionStore::share_of(const Session& session) const {
                      .sessions = 1,
                      .entries = 1 + static_cast<int32_t>(session.marks.size()),
                      .reserved = reserved_by(session),
-                     .small = static_cast<int32_t>(reserved_for(session.name, false) +
+                     .disk = disk_for(session.durability, final_position(session)),
+                     .small = static_cast<int32_t>(reserved_for(session.name, 0) +
                                                    name_bytes(session.parent.size()))};
-  const auto count = [&](bool stored, bool may_move) {
-    const bool on_disk = stored && session.durable();
-    share.held += !on_disk && !may_move;
-    share.movable += !on_disk && may_move;
-    share.moved += !on_disk && may_move && stored;
+  const auto count = [&](int64_t bytes, bool stored, bool may_move) {
+    if (stored && session.durable()) return;
+    (may_move ? share.movable : share.held) += bytes;
+    if (may_move && stored) share.moved += bytes;
   };
   const bool moves = !session.durable() && session.tier() != Tier::kEmpty;
-  count(session.at.stored || session.residency == Residency::kSpilling, moves);
-  share.held += session.emptying;
+  count(state_memory(final_position(session)),
+        session.at.stored || session.residency == Residency::kSpilling, moves);
+  if (session.emptying) share.held += state_memory_;
   for (const auto& [name, mark] : session.marks) {
-    share.small += static_cast<int32_t>(reserved_for(name, false));
+    share.small += static_cast<int32_t>(reserved_for(name, 0));
     if (!mark.image && !mark.stored) continue;  // where nothing had been absorbed
-    count(mark.stored != nullptr, !session.durable() && mark.stored && !mark.image);
+    count(state_memory(mark.position), mark.stored != nullptr,
+          !session.durable() && mark.stored && !mark.image);
   }
   return share;
 }
 
-// States that the disk has capacity for in addition to those of durable sessions, if these reserve
-// so much more.
+// States without pages that the disk has capacity for in addition to those of durable sessions, if
+// these reserve so much more. What a state takes on the disk is no larger for its bytes of host
+// memory with pages than without.
 int64_t SessionStore::disk_places(int64_t more_reserved) const {
   if (archive_ == nullptr) return 0;
-  return (limits_.disk_bytes - disk_reserved() - more_reserved) / disk_each_;
+  return (limits_.disk_bytes - totals_.disk - more_reserved) / disk_each_;
 }
 
 int64_t SessionStore::spare_disk_bytes() const {
   constexpr int64_t kNext = 2;  // that is opened, or moves, before this is asked again
-  return std::max<int64_t>((disk_places(0) - totals_.moved - kNext) / 2, 0) * (disk_each_ / 2);
+  return std::max<int64_t>((disk_places(0) - states_moved() - kNext) / 2, 0) * (disk_each_ / 2);
 }
 
 // Host memory that sessions may come to need, so that each of them can always come back, were they
@@ -256,13 +282,13 @@ int64_t SessionStore::spare_disk_bytes() const {
 // state is left for sessions that replace each other. That is enough: where a session comes back,
 // no other is busy, and none may leave at once, either the disk has capacity for the one that
 // leaves, or it has all that it may have, and the capacity for one state here is free.
-int64_t SessionStore::planned(int64_t small, int states, int64_t more_on_disk, int movable) const {
-  const int64_t places = std::max<int64_t>(disk_places(more_on_disk), 0);
+int64_t SessionStore::planned(int64_t small, int64_t states, int64_t more_on_disk,
+                              int64_t movable) const {
+  const int64_t on_disk = std::max<int64_t>(disk_places(more_on_disk), 0) * state_memory_;
   const int64_t may_move = totals_.movable + movable;
-  const bool comes_back = archive_ != nullptr && may_move + disk_reserved() > 0;
-  return totals_.small + small +
-         state_memory_ *
-             (totals_.held + states + std::max<int64_t>(may_move - places, 0) + comes_back);
+  const bool comes_back = archive_ != nullptr && may_move + totals_.disk > 0;
+  return totals_.small + small + totals_.held + states + std::max<int64_t>(may_move - on_disk, 0) +
+         (comes_back ? largest_state_ : 0);
 }
 
 // Of so many bytes for somebody new, which fit in the plan or do not; why(): the sentence that says
@@ -276,10 +302,10 @@ std::optional<SessionResult> SessionStore::no_room_of(int64_t wanted, bool fits,
 }
 
 std::optional<SessionResult> SessionStore::no_room(std::string_view name, std::string_view parent,
-                                                   int64_t more_on_disk, int states) {
-  const int64_t small = reserved_for(name, false) + name_bytes(parent.size());
-  const int64_t wanted = small + states * state_memory_;
-  const bool fits = planned(small, states, more_on_disk) <= limits_.host_bytes;
+                                                   int64_t state, int64_t more_on_disk) {
+  const int64_t small = reserved_for(name, 0) + name_bytes(parent.size());
+  const int64_t wanted = small + state;
+  const bool fits = planned(small, state, more_on_disk) <= limits_.host_bytes;
   return no_room_of(wanted, fits, [&] {
     return fmt::format(
         "{} sessions and marks reserve {} of the {} bytes set aside for them, and one "
@@ -291,7 +317,8 @@ std::optional<SessionResult> SessionStore::no_room(std::string_view name, std::s
 // For one that is to have absorbed nothing: it cannot move to the disk any more, until it has.
 std::optional<SessionResult> SessionStore::no_room_to_empty(const Session& session) {
   const int64_t wanted = session.tier() == Tier::kDisk ? state_memory_ : 0;
-  const bool fits = planned(0, 1, 0, session.durable() ? 0 : -1) <= limits_.host_bytes;
+  const int64_t moves = session.durable() ? 0 : state_memory(session.at.position);
+  const bool fits = planned(0, state_memory_, 0, -moves) <= limits_.host_bytes;
   return no_room_of(wanted, fits, [&] {
     return fmt::format(
         "session \"{}\" would have {} bytes of host memory for good once it has absorbed "
@@ -303,7 +330,7 @@ std::optional<SessionResult> SessionStore::no_room_to_empty(const Session& sessi
 }
 
 // What a durable session needs, or why there is none.
-SessionResult SessionStore::refuse_durable(Durability durability) const {
+SessionResult SessionStore::refuse_durable(Durability durability, int64_t tokens) const {
   if (durability == Durability::kNone) return {};
   if (archive_ == nullptr) {
     return {.reason = EndReason::kUnsupported,
@@ -314,14 +341,37 @@ SessionResult SessionStore::refuse_durable(Durability durability) const {
   if (std::string lost = archive_->lost(); !lost.empty()) {
     return {.reason = EndReason::kFolderLost, .message = std::move(lost)};
   }
-  const int64_t left = limits_.disk_bytes - disk_reserved();
-  if (disk_each_ <= left && totals_.moved <= disk_places(disk_each_)) return {};
+  const int64_t left = limits_.disk_bytes - totals_.disk;
+  const int64_t wanted = disk_for(durability, tokens);
+  if (wanted <= left && states_moved() <= disk_places(wanted)) return {};
   return {.reason = EndReason::kExhausted,
           .message = fmt::format(
               "durable sessions reserve {} of the {} bytes that --state-disk has for sessions, {} "
               "states have moved there for want of memory, and one more takes {}: close some, or "
               "raise --state-disk",
-              disk_reserved(), limits_.disk_bytes, totals_.moved, disk_each_)};
+              totals_.disk, limits_.disk_bytes, states_moved(), wanted)};
+}
+
+std::string SessionStore::plan_growth(Session& session, const Identity& caller, int64_t tokens) {
+  const int64_t before = final_position(session);
+  if (page_memory_ == 0 || tokens <= before) return {};
+  const int64_t host = state_memory(tokens) - state_memory(before);
+  const int64_t disk = disk_for(session.durability, tokens) - session.share.disk;
+  std::string over = over_share(caller, host, disk);
+  if (!over.empty()) return over;
+  const bool moves = session.share.movable > 0;
+  const bool fits = session.durable()
+                        ? totals_.disk + disk <= limits_.disk_bytes
+                        : planned(0, moves ? 0 : host, 0, moves ? host : 0) <= limits_.host_bytes;
+  if (!fits) {
+    return fmt::format(
+        "session \"{}\" would have {} tokens, whose state takes {} bytes more than it has "
+        "reserved: close sessions or marks, or raise {}",
+        session.name, tokens, session.durable() ? disk : host,
+        session.durable() ? "--state-disk" : "--session-memory");
+  }
+  session.planned_position = tokens;
+  return {};
 }
 
 void SessionStore::erase(Session& session) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <compare>
 #include <cstdint>
 #include <functional>
@@ -45,8 +46,8 @@ struct SessionLimits {
 struct SessionTotals {
   int residents[kResidencies] = {};
   int in_slot_alone = 0, busy = 0, durable = 0;
-  int64_t entries = 0, reserved = 0, small = 0;
-  int held = 0, movable = 0, moved = 0;
+  int64_t entries = 0, reserved = 0, disk = 0, small = 0;
+  int64_t held = 0, movable = 0, moved = 0;
 
   void add(const SessionShare& share, int times) {
     residents[static_cast<size_t>(share.residency)] += times * share.sessions;
@@ -55,6 +56,7 @@ struct SessionTotals {
     durable += times * share.durable;
     entries += times * share.entries;
     reserved += times * share.reserved;
+    disk += times * share.disk;
     small += int64_t{times} * share.small;
     held += times * share.held;
     movable += times * share.movable;
@@ -72,10 +74,11 @@ struct SessionTotals {
 // Sessions by tenant and name. Belongs to the engine's thread.
 //
 // Each session and each mark of a state reserves the host memory of one state, whether it uses it
-// now or not, and all else that it may come to take. So an idle session can always leave its slot,
-// and running out of memory is an answer to the one who opens a session too many, never to a
-// request on an old one. Where the system gives less than was reserved, std::bad_alloc leaves all
-// as it was.
+// now or not, and all else that it may come to take; of states that grow, of as many tokens as it
+// has absorbed, or may have after the request that is queued or running on it. So an idle session
+// can always leave its slot, and running out of memory is an answer to the one who opens a session
+// too many, never to a request on an old one. Where the system gives less than was reserved,
+// std::bad_alloc leaves all as it was.
 //
 // States are on their way, to host memory or to a slot, while all else goes on: see StatePool. So
 // they are to the disk and back. A session whose state is on the disk reserves no host memory for
@@ -98,9 +101,9 @@ class SessionStore {
   SessionStore(StateCache& cache, StatePool& pool, const SessionLimits& limits, int32_t vocab);
   ~SessionStore();
 
-  // What a session reserves: its state and all that maps and heap take for it, but for names of
-  // more than 15 characters: its own and its parent's. A mark takes somewhat less, and reserves the
-  // same.
+  // What a session reserves, of states that grow before its first token: its state and all that
+  // maps and heap take for it, but for names of more than 15 characters: its own and its parent's.
+  // A mark takes somewhat less, and reserves the same.
   static int64_t bytes_each(const StateLayout& layout, int32_t vocab);
 
   // What the states of sessions must be of.
@@ -126,6 +129,10 @@ class SessionStore {
 
   // A request waits for its turn on the session, or no longer does.
   void set_busy(Session& session, bool busy);
+  // A request that is about to wait for its turn may bring the session's state to so many tokens,
+  // for which memory and disk are reserved until it has ended. Otherwise why there is none, and
+  // nothing is changed.
+  std::string plan_growth(Session& session, const Identity& caller, int64_t tokens);
   // The session's state, in a slot, for a request to run on once the slot is ready. The
   // session must be in its slot, or a slot and the pages of its state must be free. begin: the
   // state of a session that has absorbed nothing, in place of that, with begin_tokens; null: that.
@@ -241,7 +248,7 @@ class SessionStore {
   Session& put(Key key, const std::string& parent, Snapshot at, double ttl_seconds,
                Clock::time_point now);
   static std::string key_of(const Session& session);
-  SessionResult refuse_durable(Durability durability) const;
+  SessionResult refuse_durable(Durability durability, int64_t tokens) const;
   void commit(Session& session, Proposal proposal, Committed done);
   SessionResult commit_then_tell(Session& session, Proposal proposal, const SessionCommand& command,
                                  Clock::time_point now);
@@ -270,31 +277,45 @@ class SessionStore {
   void sort(Session& session);
   SessionShare share_of(const Session& session) const;
   int64_t disk_places(int64_t more_reserved) const;
-  int64_t disk_for(Durability durability) const {
-    return durability == Durability::kNone ? 0 : disk_each_;
+  // Of a state of so many tokens.
+  int64_t state_memory(int64_t tokens) const {
+    return state_memory_ + page_memory_ * StateLayout::pages(page_memory_ > 0 ? tokens : 0);
   }
-  int64_t disk_reserved() const { return totals_.durable * disk_each_; }
-  int64_t planned(int64_t small, int states, int64_t more_on_disk, int movable = 0) const;
+  int64_t disk_for(Durability durability, int64_t tokens) const {
+    if (durability == Durability::kNone) return 0;
+    return disk_each_ + disk_page_ * StateLayout::pages(disk_page_ > 0 ? tokens : 0);
+  }
+  static int64_t final_position(const Session& session) {
+    return std::max(session.at.position, session.planned_position);
+  }
+  int64_t states_moved() const { return (totals_.moved + state_memory_ - 1) / state_memory_; }
+  int64_t planned(int64_t small, int64_t states, int64_t more_on_disk, int64_t movable = 0) const;
   void drop(Session& session);
   void put_in_slot(Session& session, StateSlot slot);
   void rest_outside_slot(Session& session);
   void leave_slot(Session& session);
   void spill(Session& session);
-  bool has_disk(For purpose) const;
+  bool has_disk(For purpose, const Session& leaves) const;
   Leave leave_of(const Session& session) const;
-  StateImage save(const StateSlot& slot, int64_t position) {
-    return cache_.save(StateCache::Owner::kSessions, slot, position);
+  StateImage save(const Session& session, const StateSlot& slot, int64_t position) {
+    return cache_.save(StateCache::Owner::kSessions, slot, position, session.base.lock(),
+                       session.base_tokens);
+  }
+  static void set_base(Session& session, const StateImage& image, int64_t tokens) {
+    session.base = image;
+    session.base_tokens = tokens;
   }
   const StateImage& image_of(Session& session);
   Snapshot snapshot(Session& session);
   SessionInfo describe(const Session& session, Clock::time_point now) const;
   SessionResult described(const Session& session, Clock::time_point now) const;
   void touch(Session& session, Clock::time_point now);
-  int64_t reserved_for(std::string_view name, bool state = true) const;
+  int64_t reserved_for(std::string_view name, int64_t state) const;
+  std::string over_share(const Identity& caller, int64_t more_host, int64_t more_disk) const;
   int64_t reserved_by(const Session& session) const;
-  // more_on_disk: that it reserves there; states: that it has here, 1 or 0.
-  std::optional<SessionResult> no_room(std::string_view name, std::string_view parent = {},
-                                       int64_t more_on_disk = 0, int states = 1);
+  // state: bytes that it has here; more_on_disk: that it reserves there.
+  std::optional<SessionResult> no_room(std::string_view name, std::string_view parent,
+                                       int64_t state, int64_t more_on_disk);
   template <typename Why>
   std::optional<SessionResult> no_room_of(int64_t wanted, bool fits, const Why& why);
   std::optional<SessionResult> no_room_to_empty(const Session& session);
@@ -315,9 +336,10 @@ class SessionStore {
   const StateHeader wanted_;
   const int64_t bytes_each_;
   const int64_t state_memory_;  // of it, what goes where the state is on the disk alone
-  // On the disk, of a durable session or a state that has moved, at most: while a state is replaced
-  // both are there, and a segment is compacted before half of it is gone.
-  const int64_t disk_each_;
+  const int64_t page_memory_;   // for each page more; 0: states do not grow
+  // On the disk, of a durable session or a state that has moved, at most, and for each page more:
+  // while a state is replaced both are there, and a segment is compacted before half of it is gone.
+  const int64_t disk_each_, disk_page_;
   Archive* const archive_;
   std::map<Key, Session> sessions_;
   std::vector<Session*> in_slots_;  // those with a slot
@@ -337,6 +359,7 @@ class SessionStore {
   bool owner_written_ = true;
   bool spilling_ = false;  // one state at a time
   SessionTotals totals_;
+  int64_t largest_state_;  // bytes of host memory, of those that there have been
   int64_t to_slot_ = 0, to_host_ = 0, to_disk_ = 0;
   bool has_ended_ = false;  // one that was busy is not any more, since advance() was called last
 };

@@ -21,7 +21,8 @@ StateSlot SessionStore::check_out(Session& session, StateImage begin, int64_t be
     slot = image ? pool_.acquire_unset() : pool_.acquire();
     CHECK(slot);
     if (image) {
-      CHECK(pool_.reserve(*slot, session.at.image ? session.at.position : begin_tokens));
+      if (!session.at.image) set_base(session, image, begin_tokens);
+      CHECK(pool_.reserve(*slot, session.base_tokens));
       pool_.load(image, *slot);
     }
   }
@@ -87,7 +88,7 @@ SessionStore::Room SessionStore::make_room(int64_t bytes, For purpose) {
       drop(*session);
       continue;
     }
-    if (leave == kNot || spilling_ || !has_disk(purpose)) {
+    if (leave == kNot || spilling_ || !has_disk(purpose, *session)) {
       return waits ? Room::kComing : Room::kNone;
     }
     spill(*session);
@@ -97,8 +98,9 @@ SessionStore::Room SessionStore::make_room(int64_t bytes, For purpose) {
 }
 
 // Whether a state more may move to the disk.
-bool SessionStore::has_disk(For purpose) const {
-  return totals_.moved + (purpose == For::kNew ? 1 : 0) < disk_places(0);
+bool SessionStore::has_disk(For purpose, const Session& leaves) const {
+  const int64_t more = purpose == For::kNew ? state_memory(leaves.at.position) : 0;
+  return totals_.moved + more < disk_places(0) * state_memory_;
 }
 
 // It is on the disk.
@@ -133,7 +135,7 @@ void SessionStore::spill(Session& session) {
 
 SessionStore::Room SessionStore::bring(Session& session, OnBrought done) {
   if (session.tier() != Tier::kDisk) return Room::kThere;
-  const Room room = make_room(state_memory_, For::kReturn);
+  const Room room = make_room(state_memory(session.at.position), For::kReturn);
   if (room != Room::kThere) return room;
   const auto came = [this, &session, done = std::move(done)](const Archive::Loaded& loaded,
                                                              const StateImage& image) {
@@ -184,7 +186,7 @@ bool SessionStore::advance() {
   any |= archive_->take_done();
   if (!spilling_ && is_short(totals_.reserved, limits_.host_bytes) && !by_use_.empty()) {
     const auto& [leave, when, session] = *by_use_.begin();
-    if (leave == kOnceWritten && has_disk(For::kNew)) spill(*session);
+    if (leave == kOnceWritten && has_disk(For::kNew, *session)) spill(*session);
   }
   const size_t before = saving_.size();
   send_writes();

@@ -29,15 +29,17 @@ size_t StateCache::bytes_each(const StateLayout& layout, int64_t tokens) {
   return ImageMemory::bytes_each(layout, tokens) + sizeof(Held) + kShared;
 }
 
-NewImage StateCache::take(Owner owner, int64_t tokens) {
-  NewImage made = memory_.take(tokens);
+NewImage StateCache::take(Owner owner, int64_t tokens, const StateImage& before,
+                          int64_t before_tokens) {
+  NewImage made = memory_.take(tokens, before, before_tokens);
   const auto held = std::make_shared<Held>(made.image, bytes_[static_cast<size_t>(owner)]);
   made.image = StateImage(held, held->image.get());
   return made;
 }
 
-StateImage StateCache::save(Owner owner, const StateSlot& slot, int64_t tokens) {
-  const NewImage made = take(owner, tokens);
+StateImage StateCache::save(Owner owner, const StateSlot& slot, int64_t tokens,
+                            const StateImage& before, int64_t before_tokens) {
+  const NewImage made = take(owner, tokens, before, before_tokens);
   pool_.save(slot, made, [this, rooms = made.rooms] { memory_.prepare(rooms); });
   return made.image;
 }

@@ -23,8 +23,9 @@ class StateCache {
   ~StateCache();
 
   // The state of a slot, which has absorbed so many tokens. Its copy is asked for when this
-  // returns: see StatePool::asked(). Throws std::bad_alloc.
-  StateImage save(Owner owner, const StateSlot& slot, int64_t tokens);
+  // returns: see StatePool::asked(). before: see ImageMemory::take(). Throws std::bad_alloc.
+  StateImage save(Owner owner, const StateSlot& slot, int64_t tokens,
+                  const StateImage& before = nullptr, int64_t before_tokens = 0);
 
   // Reads a stored state of so many tokens, which fits `wanted`. A state that is being read already
   // is read once, and the image shared; null where that failed. Throws std::bad_alloc.
@@ -40,7 +41,8 @@ class StateCache {
 
  private:
   struct Held;
-  NewImage take(Owner owner, int64_t tokens);
+  NewImage take(Owner owner, int64_t tokens, const StateImage& before = nullptr,
+                int64_t before_tokens = 0);
 
   StatePool& pool_;
   Archive* const archive_;

@@ -92,21 +92,24 @@ std::string model_name(const std::filesystem::path& model) {
 
 ServingInfo serving_info(const Options& o, const Model& model, const Backend& backend,
                          const TokenRules& rules, const std::string& fingerprint,
-                         const std::string& weight_type, int slots, size_t session_bytes) {
+                         const std::string& weight_type, int slots, const MemoryPlan& plan) {
   ServingInfo info{.model_name = o.name.empty() ? model_name(o.model) : o.name,
                    .family = model.info().family,
                    .parameters = model.info().parameters,
                    .weight_bytes = model.info().weight_bytes,
                    .weight_type = weight_type,
                    .vocab_rows = static_cast<int32_t>(model.info().vocab),
-                   .state_bytes = static_cast<int64_t>(model.state_layout().bytes()),
+                   .state_bytes = static_cast<int64_t>(plan.state),
+                   .state_bytes_per_token = static_cast<int64_t>(plan.page) / kPageTokens,
+                   .page_bytes = static_cast<int64_t>(plan.page),
+                   .max_session_tokens = plan.session_tokens(),
                    .chunk_tokens = model.info().chunk,
                    .fingerprint = fingerprint,
                    .backend = backend.name(),
                    .ops = {},
                    .tokens = rules,
                    .slots = slots,
-                   .max_host_bytes = static_cast<int64_t>(session_bytes),
+                   .max_host_bytes = static_cast<int64_t>(plan.sessions),
                    .default_ttl_seconds = o.session_ttl};
   backend.kernels().for_each([&](const char* name, const char* implementation) {
     info.ops.push_back({name, implementation});
@@ -130,12 +133,12 @@ LoadedModel load_served_model(const Options& o, Backend& backend, const StopSign
   const Model& model = *loaded.model;
   loaded.info = serving_info(o, model, backend, loaded.text.rules,
                              model_fingerprint(checkpoint.fingerprint(), tokenizer_dir(o)),
-                             checkpoint.weight_formats(), slots, loaded.plan.sessions);
+                             checkpoint.weight_formats(), slots, loaded.plan);
   const StateHeader identity = identity_of(model, loaded.info);
   loaded.info.read_state = state_reader(identity);
   loaded.info.check_front = front_checker(identity);
-  loaded.info.most_written_bytes =
-      static_cast<int64_t>(most_written_bytes(model.state_layout(), loaded.info.vocab_rows, 4096));
+  loaded.info.most_written_bytes = static_cast<int64_t>(most_written_bytes(
+      model.state_layout(), loaded.info.vocab_rows, 4096, loaded.plan.session_tokens()));
   return loaded;
 }
 

@@ -82,6 +82,10 @@ PageLimits MemoryPlan::page_limits() const {
   return {.pages = static_cast<int32_t>(pages / page), .most_tokens = most_tokens};
 }
 
+int64_t MemoryPlan::session_tokens() const {
+  return page == 0 ? 0 : std::min<int64_t>(most_tokens, page_limits().pages * kPageTokens);
+}
+
 size_t MemoryPlan::known(int slots) const {
   return weights + states(slots) + pages_for(slots) + reserve + sessions_on_device();
 }

@@ -37,7 +37,8 @@ struct MemoryPlan {
   size_t states(int slots) const { return (static_cast<size_t>(slots) + 1) * state; }
   size_t pages_for(int slots) const;  // bytes: of plan_pages(), or the least that slots need
   PageLimits page_limits() const;
-  size_t known(int slots) const;  // without `steps`
+  int64_t session_tokens() const;  // the most of a session, of models whose states grow
+  size_t known(int slots) const;   // without `steps`
   // The sum; without `steps` if the rest does not fit already.
   size_t total(int slots) const;
   // The most slots that fit, at most `limit`; 0 if none fits.

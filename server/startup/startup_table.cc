@@ -47,8 +47,7 @@ std::string state_line(const Options& options, const MemoryPlan& plan) {
   }
   return fmt::format(
       "{} a session and {} a token, up to {} tokens; matrices in {}, keys and values in {}", fixed,
-      human_bytes(static_cast<double>(plan.page) / kPageTokens),
-      std::min<int64_t>(plan.most_tokens, plan.page_limits().pages * kPageTokens),
+      human_bytes(static_cast<double>(plan.page) / kPageTokens), plan.session_tokens(),
       type(options.state), type(options.kv));
 }
 

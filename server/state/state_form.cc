@@ -279,7 +279,8 @@ StateFrame frame_of(const StateHeader& header, const StateImage& image) {
   return frame;
 }
 
-size_t most_written_bytes(const StateLayout& layout, int32_t vocab, int64_t answer_ids) {
+size_t most_written_bytes(const StateLayout& layout, int32_t vocab, int64_t answer_ids,
+                          int64_t tokens) {
   // The longest names, and numbers of 20 digits.
   StateHeader header{.model = std::string(32, 'f'),
                      .weights = "bf16",
@@ -295,12 +296,15 @@ size_t most_written_bytes(const StateLayout& layout, int32_t vocab, int64_t answ
                                            .before = INT64_MAX,
                                            .seed = UINT64_MAX},
                      .layout = layout};
-  const size_t data = layout.bytes() + (static_cast<size_t>(vocab) + 63) / 64 * sizeof(uint64_t) +
+  const size_t data = layout.bytes(tokens) +
+                      (static_cast<size_t>(vocab) + 63) / 64 * sizeof(uint64_t) +
                       static_cast<size_t>(answer_ids) * sizeof(int32_t);
   constexpr size_t kLengths = 128;  // of history and answer, which are not in this header
-  const size_t spaces = layout.bytes() >= kAligned ? kBlock : 0;
+  const size_t spaces = layout.bytes(tokens) >= kAligned ? kBlock : 0;
   std::vector<Summed> pieces = {{kHistoryPiece}, {kAnswerPiece}};
-  for (const StatePieceLayout& piece : layout.pieces()) pieces.push_back({piece.name, piece.bytes});
+  for (const StatePieceLayout& piece : layout.pieces(tokens)) {
+    pieces.push_back({piece.name, piece.bytes});
+  }
   const std::string described = json_of(header, pieces);
   return kStateFixed + described.size() + kLengths + spaces + data;
 }

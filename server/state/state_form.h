@@ -98,8 +98,9 @@ StateFrame frame_of(const StateHeader& header, const StateImage& image);
 // The bytes of the state between those: its pieces, which are the image's.
 std::vector<std::string_view> written_parts(const StateImage& image);
 // What a state may take so written, at most: its layout's and model's names, a history of a
-// vocabulary of so many ids, an answer of so many.
-size_t most_written_bytes(const StateLayout& layout, int32_t vocab, int64_t answer_ids);
+// vocabulary of so many ids, an answer of so many, and the pages of so many tokens.
+size_t most_written_bytes(const StateLayout& layout, int32_t vocab, int64_t answer_ids,
+                          int64_t tokens = 0);
 
 // Fills the span with the bytes from the offset on, which are there. Any thread, two at once where
 // the state is large. Throws what it likes.

@@ -77,7 +77,12 @@ void append_model(std::string& table, const v1::ModelInfo& info) {
   row(table, "parameters",
       fmt::format("{:.2f} million, {}, {}", static_cast<double>(info.parameters()) / 1e6,
                   info.weight_type(), bytes_text(info.weight_bytes())));
-  row(table, "state of a session", bytes_text(info.state_bytes()));
+  std::string state = bytes_text(info.state_bytes());
+  if (info.state_bytes_per_token() > 0) {
+    state += fmt::format(" and {} a token, up to {} tokens",
+                         bytes_text(info.state_bytes_per_token()), info.max_session_tokens());
+  }
+  row(table, "state of a session", state);
   row(table, "chat",
       info.has_chat_template()               ? "messages"
       : info.chat_template_problem().empty() ? "no template: text only"
@@ -101,6 +106,12 @@ void append_load(std::string& table, const v1::Load& load) {
   row(table, "slots",
       fmt::format("{} free, {} running, {} held by sessions, of {}", load.slots().free(),
                   load.slots().running(), load.slots().idle_session(), load.slots().total()));
+  if (load.has_pages()) {
+    row(table, "pages",
+        fmt::format("{} free of {} ({}); {} requests preempted", load.pages().free(),
+                    load.pages().total(), bytes_text(load.pages().bytes()),
+                    load.pages().preemptions()));
+  }
   row(table, "sessions",
       fmt::format("{}, {} of them in host memory ({})", load.sessions().total(),
                   load.sessions().host(), bytes_text(load.sessions().host_bytes())));

@@ -5,8 +5,12 @@
 #include <algorithm>
 #include <map>
 
+#include "server/session/state_transfer.h"
+#include "server/storage/file_system.h"
 #include "tests/support/engine/engine_harness.h"
+#include "tests/support/engine/engine_on_disk.h"
 #include "tests/support/engine/model_runner.h"
+#include "tests/support/temp_dir.h"
 
 namespace recurve::testing::pages_test {
 
@@ -241,6 +245,106 @@ TEST_P(PagesTest, ATenantWithFewPagesStartsAtOnce) {
     flood[i]->take();
     EXPECT_EQ(flood[i]->bits(), alone(request(60, 250, i)));
   }
+}
+
+// Durable sessions, one of which is preempted in its turn, and cached prefixes, over a restart.
+TEST_P(PagesTest, DurableSessionsAndPrefixesAreThereAfterARestart) {
+  constexpr int kSessions = 3;
+  const TempDir dir;
+  const auto start = [&] {
+    HarnessOptions disk = options(4, 9);
+    disk.prefix = {.bytes = 16 << 20};
+    disk.identity = {.model = std::string(32, 'a'),
+                     .weights = "f32",
+                     .chunk = static_cast<int32_t>(model().info().chunk)};
+    const auto make = [](const HarnessOptions& all) {
+      return std::make_unique<EngineHarness>(model(), *loaded().backend, all);
+    };
+    return std::make_unique<OnDisk>(open_folder(dir.path()), disk, make);
+  };
+  const auto name = [](int s) { return "s" + std::to_string(s); };
+  const auto turn = [&](int s, int t) {
+    return request(70 + 10 * static_cast<size_t>(t), t == 0 ? 200 : 60,
+                   static_cast<uint64_t>(10 * s + t), name(s));
+  };
+  std::vector<AnswerPtr> answers;
+  {
+    const auto server = start();
+    for (int s = 0; s < kSessions; ++s) {
+      auto opened =
+          (*server)->post({.kind = Kind::kOpen, .name = name(s), .durability = Durability::kLocal});
+      server->settle();
+      ASSERT_EQ(opened.get().reason, EndReason::kDone);
+    }
+    for (int s = 0; s < kSessions; ++s) answers.push_back((*server)->submit(turn(s, 0)));
+    answers.push_back((*server)->submit(request(130, 20, 99)));
+    server->settle();
+    EXPECT_GT((*server)->stats().preemptions, 0);
+    EXPECT_GT((*server)->stats().prefix_states, 0);
+  }
+  const auto server = start();
+  EXPECT_EQ((*server)->stats().sessions, kSessions);
+  EXPECT_EQ(server->ask(request(130, 20, 99))->bits(), alone(request(130, 20, 99)));
+  const AnswerPtr prompt = server->ask(request(130, 20, 99));
+  EXPECT_EQ(prompt->ending->prefix.tokens, 128);
+  EXPECT_EQ(prompt->bits(), alone(request(130, 20, 99)));
+  for (int s = 0; s < kSessions; ++s) {
+    SCOPED_TRACE(s);
+    EngineHarness quiet = engine(options(1, 64));
+    quiet.open(name(s));
+    Answer& first = *answers[static_cast<size_t>(s)];
+    first.take();
+    EXPECT_EQ(first.bits(), quiet.ask(turn(s, 0))->bits());
+    EXPECT_EQ(server->ask(turn(s, 1))->bits(), quiet.ask(turn(s, 1))->bits());
+  }
+}
+
+TEST_P(PagesTest, ForksMarksAndExportsContinueFromTheSameState) {
+  EngineHarness harness = engine(options(3, 12)), quiet = engine(options(1, 64));
+  harness.open("s");
+  quiet.open("s");
+  harness.ask(request(100, 30, 1, "s"));
+  quiet.ask(request(100, 30, 1, "s"));
+  EXPECT_EQ(harness.command(Kind::kFork, "s", "f").reason, EndReason::kDone);
+  EXPECT_EQ(harness.command(Kind::kMark, "s", "m").reason, EndReason::kDone);
+  const SessionResult exported = harness.command(Kind::kExport, "s");
+  ASSERT_EQ(exported.reason, EndReason::kDone) << exported.message;
+  const SessionInfo info = harness.get("s");
+  EXPECT_EQ(info.position, 129);
+  EXPECT_EQ(info.page_bytes, static_cast<int64_t>(3 * model().state_layout().page_bytes()));
+  const auto next = [](const std::string& session) { return request(40, 60, 2, session); };
+  const std::vector<TokenBits> want = quiet.ask(next("s"))->bits();
+  EXPECT_EQ(harness.ask(next("f"))->bits(), want);
+  EXPECT_EQ(harness.ask(next("s"))->bits(), want);
+  EXPECT_EQ(harness.command(Kind::kMark, "s", "later").reason, EndReason::kDone);
+  EXPECT_EQ(harness.command(Kind::kRewind, "s", "m").reason, EndReason::kDone);
+  EXPECT_EQ(harness.ask(next("s"))->bits(), want);
+  EXPECT_EQ(harness.command(Kind::kRewind, "s", "later").reason, EndReason::kDone);
+  EXPECT_EQ(harness.ask(next("s"))->bits(), quiet.ask(next("s"))->bits());
+
+  std::string written(exported.state->bytes(), '\0');
+  exported.state->read(0, written);
+  const StateHeader wanted{.layout = model().state_layout(), .vocab = vocab()};
+  const SessionResult imported =
+      harness.command({.kind = Kind::kImport, .name = "i", .state = state_reader(wanted)(written)});
+  EXPECT_EQ(imported.reason, EndReason::kDone) << imported.message;
+  EXPECT_EQ(harness.ask(next("i"))->bits(), want);
+}
+
+TEST_P(PagesTest, ASessionReservesWhatItsRequestMayAdd) {
+  HarnessOptions small = options(2, 64);
+  const auto page = static_cast<int64_t>(model().state_layout().page_bytes());
+  const int64_t empty = SessionStore::bytes_each(model().state_layout(), vocab());
+  small.host_bytes = empty + 3 * page;
+  EngineHarness harness = engine(small);
+  harness.open("s");
+  const AnswerPtr refused = harness.ask(request(64, 64 * 6, 1, "s"));
+  EXPECT_EQ(refused->reason(), EndReason::kExhausted);
+  EXPECT_THAT(refused->ending->message, HasSubstr("raise --session-memory"));
+  EXPECT_FALSE(harness.get("s").busy);
+  EXPECT_EQ(harness.ask(request(64, 64, 1, "s"))->reason(), EndReason::kLength);
+  EXPECT_GE(harness.get("s").host_bytes, empty + 2 * page);
+  EXPECT_EQ(harness.command(Kind::kMark, "s", "m").reason, EndReason::kExhausted);
 }
 
 INSTANTIATE_TEST_SUITE_P(Growing, PagesTest,

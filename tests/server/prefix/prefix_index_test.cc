@@ -57,6 +57,25 @@ TEST(PrefixIndex, FindsTheLongest) {
   EXPECT_EQ(pass(index, text("aaabbbbbccccd")), 0);
 }
 
+// Of states that grow, those of long prompts take the room of several.
+TEST(PrefixIndex, StatesTakeWhatTheirPagesTake) {
+  PrefixIndex::Options growing = options(10, 64);
+  growing.page_bytes = kState;
+  PrefixIndex index(growing);
+  const Ids longer(5 * 64 + 1, 'a');  // 1 + 5 states' bytes
+  pass(index, longer);
+  const int64_t of_one = index.counts().bytes;
+  EXPECT_EQ(of_one, 6 * kState + index.counts().nodes * PrefixIndex::node_bytes(64));
+  index.expect(64);
+  EXPECT_EQ(index.counts().bytes, of_one + 2 * kState);
+  index.expect_no_more(64);
+  pass(index, Ids(65, 'b'));
+  EXPECT_EQ(index.counts().states, 2);
+  pass(index, Ids(65, 'c'));
+  EXPECT_EQ(index.counts().states, 2) << "the third one takes the room of another";
+  EXPECT_LE(index.counts().bytes, growing.bytes);
+}
+
 TEST(PrefixIndex, OwnersHaveTheirOwn) {
   PrefixIndex index(options(100));
   pass(index, text("aaaabbbbccccd"), 1);
