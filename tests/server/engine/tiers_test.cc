@@ -109,7 +109,7 @@ TEST_F(FullDisk, TakesBackWhatItCannotKeepAndTheRestGoesOn) {
   full_ = true;
   AnswerPtr lost = server.ask(turn("s", 2));
   EXPECT_EQ(lost->reason(), EndReason::kNotStored);
-  EXPECT_THAT(lost->ending->message, HasSubstr("as it was before"));
+  EXPECT_THAT(lost->ending->message, HasSubstr("the session is unchanged"));
   EXPECT_THAT(lost->ending->message, HasSubstr("No space left"));
   EXPECT_EQ(server->get("s").position, before);
   EXPECT_EQ(server->get("s").epoch, 1u);
