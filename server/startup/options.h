@@ -48,7 +48,7 @@ struct Options {
   uint64_t request_memory = uint64_t{256} << 20;
   int rows_per_step = 0;  // 0: see choose_rows()
   double tpot_ms = 30;
-  double ttft_ms = 500;
+  double ttft_ms = 10000;
   uint64_t session_memory = kAutomatic;  // see plan_sessions()
   double session_ttl = 3600;
   uint64_t prefix_memory = kAutomatic;  // see plan_prefixes()
