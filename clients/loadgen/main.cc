@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <ctime>
 #include <memory>
@@ -14,6 +16,7 @@
 #include <system_error>
 
 #include "clients/cpp/exit_code.h"
+#include "clients/cpp/same_stop.h"
 #include "clients/loadgen/load_test.h"
 #include "clients/loadgen/options.h"
 #include "clients/loadgen/report/report_html.h"
@@ -23,13 +26,28 @@
 namespace recurve::loadgen {
 namespace {
 
+using SteadyTime = std::chrono::steady_clock::time_point;
+
 std::atomic<bool> interrupted = false;
+std::atomic<SteadyTime> interrupted_at = SteadyTime();
+static_assert(std::atomic<SteadyTime>::is_always_lock_free);  // a signal handler uses it
+
+void on_interrupt(int number) {
+  const SteadyTime now = std::chrono::steady_clock::now();
+  SteadyTime first;
+  if (interrupted_at.compare_exchange_strong(first, now)) {
+    interrupted = true;
+  } else if (now - first >= kSameStop) {
+    signal(number, SIG_DFL);
+    raise(number);
+  }
+}
 
 // The first Ctrl-C ends the run with a report, the second ends the process.
 void catch_interrupts() {
   struct sigaction action{};
-  action.sa_handler = [](int) { interrupted = true; };
-  action.sa_flags = SA_RESETHAND | SA_RESTART;
+  action.sa_handler = on_interrupt;
+  action.sa_flags = SA_RESTART;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
 }

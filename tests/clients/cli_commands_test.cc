@@ -415,6 +415,7 @@ TEST_F(CliCommandsTest, CtrlCInChatEndsTheAnswerAndNotTheChat) {
   chat.write_input("one\n");
   chat.wait_for_output("begun");
   chat.interrupt();
+  chat.interrupt();  // the same Ctrl-C, delivered twice
   EXPECT_TRUE(cancelled.get_future().get());
   server_.inference.set_on_generate(answer_with({"again"}));
   chat.write_input("two\n");

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "clients/cpp/cli/cli.h"
+#include "clients/cpp/same_stop.h"
 
 namespace recurve {
 namespace {
@@ -43,7 +44,10 @@ void Interrupts::wait_for_signals() {
 
 void Interrupts::handle() {
   std::lock_guard lock(mutex_);
+  const auto now = std::chrono::steady_clock::now();
+  if (cancelled_at_ && now - *cancelled_at_ < kSameStop) return;
   if (armed_ && !armed_->cancelled()) {
+    cancelled_at_ = now;
     seen_ = true;
     armed_->cancel();
   } else if (!armed_ && to_fd_) {

@@ -1,6 +1,8 @@
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "clients/cpp/call.h"
@@ -9,7 +11,8 @@ namespace recurve {
 
 // Ctrl-C. While a Canceller is armed the first SIGINT cancels its call, and one more ends the
 // process with 130; while none is armed SIGINT ends the process with 130, or goes to the caller
-// that called deliver_to_fd(). A SIGINT that was ignored when the process started stays ignored.
+// that called deliver_to_fd(). A SIGINT within kSameStop of one that cancelled a call has no
+// effect. A SIGINT that was ignored when the process started stays ignored.
 class Interrupts {
  public:
   Interrupts() = default;
@@ -52,6 +55,7 @@ class Interrupts {
   Canceller* armed_ = nullptr;
   bool to_fd_ = false;
   int pipe_[2] = {-1, -1};
+  std::optional<std::chrono::steady_clock::time_point> cancelled_at_;  // a call, by SIGINT
   std::atomic<bool> seen_ = false;
   std::atomic<bool> stopping_ = false;
   std::thread thread_;

@@ -349,7 +349,8 @@ TEST_P(PagesTest, ASessionReservesWhatItsRequestMayAdd) {
 
 INSTANTIATE_TEST_SUITE_P(Growing, PagesTest,
                          ::testing::Combine(::testing::Values("qwen3_5/pattern",
-                                                              "granite_hybrid/pattern"),
+                                                              "granite_hybrid/pattern",
+                                                              "nemotron_h/groups"),
                                             ::testing::ValuesIn(all_devices()), ::testing::Bool()),
                          [](const auto& info) {
                            std::string name = std::get<0>(info.param) + "_" +

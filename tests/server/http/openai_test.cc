@@ -200,8 +200,9 @@ TEST_F(OpenAiTest, ErrorsNameTheFieldAsItWasSent) {
   }
   refuse("/v1/completions", completion("x"), {{"prompt", {1, 3'000'000'000}}}, "prompt",
          "3000000000");
-  refuse("/v1/responses", response, {{"input", json::array()}}, "input", "empty");
-  refuse("/v1/chat/completions", chat("x"), {{"messages", json::array()}}, "messages", "empty");
+  refuse("/v1/responses", response, {{"input", json::array()}}, "input", "at least one item");
+  refuse("/v1/chat/completions", chat("x"), {{"messages", json::array()}}, "messages",
+         "at least one message");
   refuse("/v1/completions", completion("x"),
          {{"guided_regex", "a"}, {"stop_token_ids", {1}}, {"include_stop_str_in_output", true}},
          "include_stop_str_in_output", "guided_regex");

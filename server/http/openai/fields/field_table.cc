@@ -17,9 +17,9 @@ constexpr bool kRefused = false, kHarmless = true;
 constexpr RequestField kFields[] = {
     // The prompt.
     {"model", kAll, kHarmless},
-    {"prompt", kC, kRefused, {"[]"}},  // a session may continue without one
-    {"messages", kH, kRefused},
-    {"input", kR, kRefused},
+    {"prompt", kC, kRefused, {"[]"}},          // a session may continue without one
+    {"messages", kH, kRefused, {"[]", "{}"}},  // refused where they are read
+    {"input", kR, kRefused, {"[]", "{}"}},
     {"instructions", kR, kRefused},
     {"previous_response_id", kR, kRefused},
     {"suffix", 0, kRefused, {"\"\""}},

@@ -185,8 +185,8 @@ void check_messages(const ClientJson& list, const char* field, size_t bytes) {
 
 Conversation conversation_of(ClientJson& body, size_t bytes) {
   ClientJson* messages = find(body, "messages");
-  if (messages == nullptr || !messages->is_array()) {
-    throw BadField("messages", "messages must be a list of messages");
+  if (messages == nullptr || !messages->is_array() || messages->empty()) {
+    throw BadField("messages", "messages must be a list of at least one message");
   }
   check_messages(*messages, "messages", bytes);
   Conversation to;

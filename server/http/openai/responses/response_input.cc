@@ -87,7 +87,9 @@ std::vector<ChatMessage> take_messages_of_input(ClientJson& body, size_t bytes) 
   if (input->is_string()) {
     return {{.role = "user", .content = std::move(input->get_ref<std::string&>())}};
   }
-  if (!input->is_array()) throw BadField("input", "input must be a string or a list of items");
+  if (!input->is_array() || input->empty()) {
+    throw BadField("input", "input must be a string or a list of at least one item");
+  }
   check_messages(*input, "input", bytes);
   std::vector<ChatMessage> messages;
   messages.reserve(input->size());
