@@ -18,6 +18,7 @@ from weights_tools import safetensors_io as st
 
 SOURCES = {
     "delta_net": "bf16",
+    "falcon_h1": "bf16",
     "falcon_mamba": "bf16",
     "gla": "bf16",
     "granite_hybrid": "bf16",

@@ -20,12 +20,12 @@ def checkpoints(folder):
     """-> path below tests/golden of each, with a function that gives its tensors, and the most bytes of a file of it.
     Those that are packed come last, as they are made of others' files."""
     from weights_tools import golden, golden_packed, golden_xlstm_siging, golden_xlstm_transformers
-    from weights_tools import golden_delta_net, golden_gla, golden_granite_hybrid, golden_mamba
+    from weights_tools import golden_delta_net, golden_falcon_h1, golden_gla, golden_granite_hybrid, golden_mamba
     from weights_tools import golden_nemotron_h, golden_qwen3_5, golden_recurrent_gemma
     from weights_tools import golden_rnn, golden_rwkv, golden_rwkv_fla, golden_xlstm_blocks
 
-    families = (golden_delta_net, golden_gla, golden_granite_hybrid, golden_mamba, golden_nemotron_h, golden_qwen3_5)
-    for maker in (*families, golden_recurrent_gemma, golden_rnn, golden_rwkv, golden_rwkv_fla, golden_xlstm_blocks):
+    families = (golden_delta_net, golden_falcon_h1, golden_gla, golden_granite_hybrid, golden_mamba, golden_nemotron_h)
+    for maker in (*families, golden_qwen3_5, golden_recurrent_gemma, golden_rnn, golden_rwkv, golden_rwkv_fla, golden_xlstm_blocks):
         for name in maker.CASES:
             yield name, lambda maker=maker, name=name: maker.drawn(name), golden.Case.shard_bytes
     for maker in (golden, golden_xlstm_siging, golden_xlstm_transformers):

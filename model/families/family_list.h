@@ -4,8 +4,9 @@
 namespace recurve {
 
 // Defined in the families' own files.
-LoadFamily load_delta_net, load_gla, load_granite_hybrid, load_mamba, load_mamba2, load_nemotron_h, load_qwen3_5,
-    load_recurrent_gemma, load_rnn, load_rwkv7, load_xlstm, load_xlstm_blocks;
+LoadFamily load_delta_net, load_falcon_h1, load_gla, load_granite_hybrid, load_mamba, load_mamba2,
+    load_nemotron_h, load_qwen3_5, load_recurrent_gemma, load_rnn, load_rwkv7, load_xlstm,
+    load_xlstm_blocks;
 
 // Every family there is: the names that its configs have under model_type, and its function.
 inline constexpr Family kFamilies[] = {
@@ -21,6 +22,7 @@ inline constexpr Family kFamilies[] = {
     {{"qwen3_5", "qwen3_5_text"}, load_qwen3_5},
     {{"granitemoehybrid"}, load_granite_hybrid},
     {{"nemotron_h"}, load_nemotron_h},
+    {{"falcon_h1"}, load_falcon_h1},
 };
 
 // Model types that are only partly supported, and what is missing.
@@ -37,7 +39,6 @@ inline constexpr Incomplete kIncomplete[] = {
     {"qwen3_5_moe_text", kNeedsExperts},
     {"qwen3_next", kNeedsExperts},
     {"bamba", "its Mamba-2 and attention are here, but not their combination in its layers"},
-    {"falcon_h1", "its Mamba-2 and attention are here, but not both in one layer"},
     {"jamba", "its Mamba and attention are here, but not experts"},
     {"lfm2", "its attention is here, but not its gated short convolutions"},
     {"zamba2", "its Mamba-2 is here, but not attention that layers share"},

@@ -15,8 +15,16 @@
 
 namespace recurve {
 
-// A layer reads the residual stream through its own norm and adds to it.
-enum class HybridKind { kMixer, kAttention, kFeedForward };
+// A layer reads the residual stream through its own norm and adds to it. kParallel: the mixer and
+// attention, of which each reads what was there before the other.
+enum class HybridKind { kMixer, kAttention, kParallel, kFeedForward };
+
+inline bool mixes(HybridKind kind) {
+  return kind == HybridKind::kMixer || kind == HybridKind::kParallel;
+}
+inline bool attends(HybridKind kind) {
+  return kind == HybridKind::kAttention || kind == HybridKind::kParallel;
+}
 
 struct HybridLayer {
   HybridKind kind;
@@ -49,11 +57,15 @@ struct HybridConfig {
 
   int64_t blocks() const { return layers.back().block + 1; }
   int64_t attention_layers() const {
-    return std::ranges::count(layers, HybridKind::kAttention, &HybridLayer::kind);
+    return std::ranges::count_if(layers, attends, &HybridLayer::kind);
+  }
+  bool parallel() const {
+    return std::ranges::count(layers, HybridKind::kParallel, &HybridLayer::kind) > 0;
   }
 };
 
-// The weights of a layer: one of the three, by its kind.
+// The weights of a layer: of the three those of its kind. Where mixer and attention are in
+// parallel, their norms are one of the checkpoint, in two scales.
 template <typename MixerWeights>
 struct HybridWeights {
   HybridKind kind;
@@ -62,7 +74,7 @@ struct HybridWeights {
   FeedForward ffn = {};
 
   Residual::Reader reader() const {
-    if (kind == HybridKind::kMixer) return mixer.reader();
+    if (mixes(kind)) return mixer.reader();
     return kind == HybridKind::kAttention ? attention.reader() : ffn.reader();
   }
 };
@@ -104,12 +116,12 @@ class HybridModel : public Model {
  public:
   const ModelInfo& info() const override { return info_; }
 
-  // Two arrays a layer with a state, and after them how far the session has come.
+  // Two arrays a mixer or attention, and after them how far the session has come.
   StateLayout state_layout() const override {
     StateLayout layout;
     for (const HybridLayer& layer : c_.layers) {
-      if (layer.kind == HybridKind::kAttention) add_arrays(c_.attention, layer.block, layout);
-      if (layer.kind == HybridKind::kMixer) add_arrays(c_.mixer, layer.block, layout);
+      if (mixes(layer.kind)) add_arrays(c_.mixer, layer.block, layout);
+      if (attends(layer.kind)) add_arrays(c_.attention, layer.block, layout);
     }
     layout.arrays.push_back(
         {.name = "position", .dtype = DType::kI32, .shape = {1}, .values = StateValues::kPosition});
@@ -120,8 +132,8 @@ class HybridModel : public Model {
     const auto bytes_for = [](int count, int64_t width) {
       return Arena::bytes_for(static_cast<size_t>(count) * static_cast<size_t>(width));
     };
-    size_t bytes =
-        Residual::bytes_for(kernels_, limits.rows, c_.D) + bytes_for(limits.logits, c_.D);
+    size_t bytes = Residual::bytes_for(kernels_, limits.rows, c_.D, c_.parallel()) +
+                   bytes_for(limits.logits, c_.D);
     for (const int64_t width : widths()) bytes += bytes_for(limits.rows, width);
     return bytes;
   }
@@ -130,7 +142,7 @@ class HybridModel : public Model {
                float* logits) const override {
     const int rows = batch.seqs.rows;
     arena.reset();
-    Residual x(kernels_, arena, rows, c_.D);
+    Residual x(kernels_, arena, rows, c_.D, c_.parallel());
     std::vector<float*> a;
     for (const int64_t width : widths()) {
       a.push_back(arena.floats(static_cast<size_t>(rows) * static_cast<size_t>(width)));
@@ -155,15 +167,18 @@ class HybridModel : public Model {
         feed_forward(layer.ffn, c_.eps, x, next, hidden, kernels_, stream);
         continue;
       }
-      if (layer.kind == HybridKind::kAttention) {
+      if (layer.kind == HybridKind::kParallel) x.branch();
+      if (mixes(layer.kind)) {
+        run_mixer(c_.mixer, layer.mixer,
+                  {batch.seqs, states, first, a, hidden, c_.F, x, next, kernels_, stream});
+        first += 2;
+      }
+      if (attends(layer.kind)) {
         attention(c_.attention, layer.attention, batch.seqs,
                   {states.paged(first), states.paged(first + 1)}, attending, x, next, kernels_,
                   stream);
-      } else {
-        run_mixer(c_.mixer, layer.mixer,
-                  {batch.seqs, states, first, a, hidden, c_.F, x, next, kernels_, stream});
+        first += 2;
       }
-      first += 2;
     }
     head(last, batch, x, picked, logits, kernels_, stream);
   }
@@ -183,15 +198,17 @@ class HybridModel : public Model {
     WeightTally tally;
     tally.add(tokens_);
     for (const Weights& layer : layers_) {
-      if (layer.kind == HybridKind::kMixer) add_to(tally, layer.mixer);
-      if (layer.kind == HybridKind::kAttention) add_to(tally, layer.attention);
+      if (mixes(layer.kind)) add_to(tally, layer.mixer);
+      if (attends(layer.kind)) add_to(tally, layer.attention);
+      const bool one_norm = layer.kind == HybridKind::kParallel;  // of both, in two scales
+      if (one_norm) tally.parameters -= c_.D;
       if (layer.kind == HybridKind::kFeedForward) add_to(tally, layer.ffn);
     }
     info_.parameters = tally.parameters;
     info_.weight_bytes = tally.bytes;
     info_.family = family;
     info_.description = std::to_string(c_.blocks()) + " blocks, " +
-                        std::to_string(c_.attention_layers()) + " of them attention, width " +
+                        std::to_string(c_.attention_layers()) + " with attention, width " +
                         std::to_string(c_.D) + ", " + heads + ", feed-forward " +
                         std::to_string(c_.F);
     info_.head = tokens_.head_source;
@@ -213,9 +230,8 @@ class HybridModel : public Model {
 
  private:
   size_t state_arrays() const {
-    const auto without =
-        std::ranges::count(c_.layers, HybridKind::kFeedForward, &HybridLayer::kind);
-    return 2 * (c_.layers.size() - static_cast<size_t>(without));
+    const auto mixers = std::ranges::count_if(c_.layers, mixes, &HybridLayer::kind);
+    return 2 * static_cast<size_t>(mixers + c_.attention_layers());
   }
 
   // Of scratch rows: of the mixer or of attention, then of the feed-forward layer, and positions.

@@ -8,6 +8,7 @@
 #include "model/layers/decay.h"
 #include "model/layers/required_ops.h"
 #include "model/weights/config_reader.h"
+#include "model/weights/convert.h"
 
 namespace recurve {
 namespace {
@@ -52,17 +53,17 @@ class SsdMixerStep {
                  .state = state_.conv,
                  .y = s_.xBC},
                 stream_);
-    const bool groups = c_.G > 1;  // else the norm is of the whole row
+    if (c_.dt_scale != 1) scale_time_step();
     const DeferredRmsNorm deferred = state_space();
     Activations v{.f32 = s_.v};
-    if (groups) {  // the output of the convolution has been read
+    if (!c_.row_norm()) {  // the output of the convolution has been read
       v = rows_for(kernels_, w_.out.matrix(), s_.v, s_.xBC, c_.conv_width());
-      norm_groups(v);
+      c_.gate_norm ? norm_groups(v) : scale_out(v);
     }
     kernels_.linear(x.add({.W = w_.out.matrix(),
                            .bias = w_.out.bias(),
                            .x = v.f32,
-                           .norm = groups ? nullptr : w_.gate_norm.data(),
+                           .norm = c_.row_norm() ? w_.gate_norm.data() : nullptr,
                            .norm_eps = c_.gate_eps,
                            .x_bf16 = v.bf16,
                            .deferred = deferred},
@@ -71,6 +72,29 @@ class SsdMixerStep {
   }
 
  private:
+  void scale_time_step() const {
+    float* const dt = s_.zxBCdt + c_.inner() + c_.conv_width();
+    scale(static_cast<int>(c_.H), c_.dt_scale, static_cast<int>(c_.projected()), dt, {.f32 = dt});
+  }
+  // scaled from s_.v.
+  void scale_out(const Activations& scaled) const {
+    const int inner = static_cast<int>(c_.inner());
+    scale(inner, c_.out_scale, inner, s_.v, scaled);
+  }
+  void scale(int width, float scale, int stride, const float* x, const Activations& y) const {
+    kernels_.activation({.rows = seqs_.rows,
+                         .width = width,
+                         .f = Activation::kIdentity,
+                         .scale = scale,
+                         .floor = -std::numeric_limits<float>::infinity(),
+                         .x_stride = stride,
+                         .y_stride = stride,
+                         .x = x,
+                         .y = y.f32,
+                         .y_bf16 = y.bf16},
+                        stream_);
+  }
+
   // normed from s_.v.
   void norm_groups(const Activations& normed) const {
     const int inner = static_cast<int>(c_.inner());
@@ -117,7 +141,7 @@ class SsdMixerStep {
                  .h = state_.h,
                  .y = s_.v};
     DeferredRmsNorm deferred;
-    if (c_.G == 1) {
+    if (c_.row_norm()) {
       deferred = defer_norm(kernels_, args, w_.out.matrix(), w_.gate_norm.data(), s_.v);
     }
     kernels_.ssd(args, stream_);
@@ -133,6 +157,16 @@ class SsdMixerStep {
   Stream& stream_;
 };
 
+// conv: (conv_width, width).
+void scale_convolution(const SsdMixerConfig& c, std::vector<float>& conv) {
+  const int64_t GN = c.G * c.N;
+  for (size_t i = 0; i < conv.size(); ++i) {
+    const int64_t channel = static_cast<int64_t>(i) / c.width;
+    const bool x = channel < c.inner(), B = channel < c.inner() + GN;
+    conv[i] *= x ? c.x_scale : B ? c.B_scale : c.C_scale;
+  }
+}
+
 }  // namespace
 
 SsdMixerWeights load_ssd_mixer(const SsdMixerConfig& c, Checkpoint& checkpoint, Backend& backend,
@@ -142,6 +176,14 @@ SsdMixerWeights load_ssd_mixer(const SsdMixerConfig& c, Checkpoint& checkpoint, 
   const auto vector = [&](const char* name, std::vector<Shape> shapes) {
     return VectorWeights::load(backend, checkpoint, prefix + name, shapes);
   };
+  const auto values = [&](const char* name, const std::vector<Shape>& shapes) {
+    return host_values(checkpoint.take_any({prefix + name}, shapes));
+  };
+  std::vector<float> taps = values("conv1d.weight", {{conv, 1, c.width}, {conv, c.width}});
+  scale_convolution(c, taps);
+  std::vector<float> gate_norm;
+  if (c.gate_norm) gate_norm = values("norm.weight", {{c.inner()}});
+  for (float& value : gate_norm) value *= c.out_scale;
   const auto linear = [&](const std::string& name, int64_t N, int64_t K) {
     const std::string bias_name = c.bias ? prefix + name + ".bias" : "";
     return LinearWeights::load(backend, checkpoint, {{prefix + name + ".weight", N, bias_name}}, K,
@@ -149,12 +191,12 @@ SsdMixerWeights load_ssd_mixer(const SsdMixerConfig& c, Checkpoint& checkpoint, 
   };
   return {.norm = std::move(norm),
           .in = linear("in_proj", c.projected(), c.D),
-          .conv = vector("conv1d.weight", {{conv, 1, c.width}, {conv, c.width}}),
+          .conv = VectorWeights::from(backend, taps),
           .conv_bias = c.conv_bias ? vector("conv1d.bias", {{conv}}) : VectorWeights(),
           .dt_bias = vector("dt_bias", {{c.H}}),
           .A = load_decay(backend, checkpoint, prefix + "A_log", {c.H}),
           .skip = vector("D", {{c.H}}),
-          .gate_norm = vector("norm.weight", {{c.inner()}}),
+          .gate_norm = c.gate_norm ? VectorWeights::from(backend, gate_norm) : VectorWeights(),
           .out = linear("out_proj", c.D, c.inner())};
 }
 
@@ -173,7 +215,8 @@ std::vector<int64_t> SsdMixerScratch::widths(const SsdMixerConfig& c) {
 
 void check_ssd_mixer(const SsdMixerConfig& c, Backend& backend, std::string_view family) {
   require_ops(backend, family, {"embed", "gather_rows", "linear", "causal_conv1d", "ssd"});
-  if (c.G > 1) require_ops(backend, family, {"gated_rms_norm"});
+  if (c.gate_norm && c.G > 1) require_ops(backend, family, {"gated_rms_norm"});
+  if (!c.gate_norm || c.dt_scale != 1) require_ops(backend, family, {"activation"});
   require_state(backend, family, "ssd", c.state);
   require_sizes(backend, family,
                 SsdArgs{.H = static_cast<int>(c.H),

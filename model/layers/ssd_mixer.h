@@ -12,7 +12,8 @@
 namespace recurve {
 
 // The sizes and choices of Mamba-2's mixer: one multi-head state space, with a gated norm of each
-// group.
+// group or a gate alone. The scales multiply outputs of in_proj: those of x, B and C in the weights
+// of the convolution, whose state has its inputs without them.
 struct SsdMixerConfig {
   int64_t D = 0;                 // width of the residual stream
   int64_t H = 0, P = 0;          // heads and their channels
@@ -21,12 +22,16 @@ struct SsdMixerConfig {
   float eps = 0, gate_eps = 0;   // of the norm before the mixer, and of the gated one
   float dt_min = 0, dt_max = 0;  // limits of the time step
   bool bias = false, conv_bias = true;
+  bool gate_norm = true;  // a norm of what is gated
+  float x_scale = 1, B_scale = 1, C_scale = 1, dt_scale = 1;
+  float out_scale = 1;        // of what out_proj reads
   int chunk = 0;              // the grid of prompts
   DType state = DType::kF32;  // of h
 
   int64_t inner() const { return H * P; }
   int64_t conv_width() const { return inner() + 2 * G * N; }
   int64_t projected() const { return inner() + conv_width() + H; }
+  bool row_norm() const { return gate_norm && G == 1; }  // the norm is of whole rows
 };
 
 struct SsdMixerWeights {
@@ -37,7 +42,7 @@ struct SsdMixerWeights {
   VectorWeights dt_bias;    // (H)
   VectorWeights A;          // (H) -exp(A_log)
   VectorWeights skip;       // (H)
-  VectorWeights gate_norm;  // (inner)
+  VectorWeights gate_norm;  // (inner), or empty
   LinearWeights out;        // (D, inner)
 
   Residual::Reader reader() const { return {in.matrix(), &norm}; }
@@ -73,7 +78,8 @@ void check_ssd_mixer(const SsdMixerConfig& config, Backend& backend, std::string
 // The arrays of a layer's state: conv, then h.
 void add_arrays(const SsdMixerConfig& config, int layer, StateLayout& layout);
 
-// x += Wout(gated norm of the state space's outputs). next: the layer that reads x after it.
+// x += Wout(gated norm of the state space's outputs), or of these gated alone. next: the layer that
+// reads x after it.
 void ssd_mixer(const SsdMixerConfig& config, const SsdMixerWeights& weights, const Ragged& seqs,
                const SsdMixerState& state, const SsdMixerScratch& scratch, Residual& x,
                const Residual::Reader& next, const Kernels& kernels, Stream& stream);

@@ -60,7 +60,6 @@ TEST(LoadModel, SaysWhatIsMissingOfAModelOfWhichAPartIsHere) {
   EXPECT_THAT(refusal("kimi_linear"), EndsWith("neither latent attention nor experts"));
   EXPECT_THAT(refusal("kda"), HasSubstr("its delta rule with decays of channels is here"));
   EXPECT_THAT(refusal("bamba"), EndsWith("but not their combination in its layers"));
-  EXPECT_THAT(refusal("falcon_h1"), EndsWith("but not both in one layer"));
   EXPECT_THAT(refusal("jamba"), EndsWith("its Mamba and attention are here, but not experts"));
   EXPECT_THAT(refusal("lfm2"), EndsWith("but not its gated short convolutions"));
   EXPECT_THAT(refusal("zamba2"), EndsWith("but not attention that layers share"));

@@ -47,6 +47,7 @@ def test_files_have_the_tensors_of_the_format(case):
     "file, parameters",
     [
         ("mamba-2.8b.json", 2_768_345_600),
+        ("falcon-h1-0.5b.json", 521_411_104),
         ("falcon-mamba-7b.json", 7_272_665_088),
         ("mamba2-2.7b.json", 2_702_599_680),
         ("codestral-7b.json", 7_285_403_648),

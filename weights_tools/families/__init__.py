@@ -19,6 +19,7 @@ MODULES = {
     "qwen3_5": ("qwen3_5", "qwen3_5_text"),
     "granite_hybrid": ("granitemoehybrid",),
     "nemotron_h": ("nemotron_h",),
+    "falcon_h1": ("falcon_h1",),
 }
 FAMILIES = {model_type: module for module, types in MODULES.items() for model_type in types}
 

@@ -141,7 +141,7 @@ def decode_weight_bytes(config, bytes_per_weight=2):
 
 
 def mixer(c, w, y, conv, h):
-    """One token. conv [DI + 2 G N, width - 1] and h [H, P, N] are changed in place."""
+    """One token. conv [DI + 2 G N, width - 1] and h [H, P, N] are changed in place. Without norm.weight: the gate alone."""
     inside = w["in_proj.weight"] @ y + w.get("in_proj.bias", 0)
     z, xBC, dt = np.split(inside, [c.DI, c.DI + c.conv_width])
     xBC = common.silu(common.convolve(w["conv1d.weight"], w.get("conv1d.bias", 0), xBC, conv))
@@ -153,8 +153,9 @@ def mixer(c, w, y, conv, h):
     h[:] = decay[:, None, None] * h + (dt[:, None] * x)[:, :, None] * B[:, None, :]
     v = np.einsum("hpn,hn->hp", h, C) + w["D"][:, None] * x
     v = (v.reshape(-1) * common.silu(z)).reshape(c.G, -1)
-    v = common.rms(v, 1.0, c.gate_eps).reshape(-1) * w["norm.weight"]
-    return w["out_proj.weight"] @ v + w.get("out_proj.bias", 0)
+    if "norm.weight" in w:
+        v = common.rms(v, 1.0, c.gate_eps) * w["norm.weight"].reshape(c.G, -1)
+    return w["out_proj.weight"] @ v.reshape(-1) + w.get("out_proj.bias", 0)
 
 
 def run(config, tensors, tokens):
