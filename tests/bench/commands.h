@@ -14,6 +14,7 @@ void add_drift(CLI::App& app, const bool& json);
 void add_prefix(CLI::App& app, const bool& json);
 void add_load(CLI::App& app, const bool& json);
 void add_tenants(CLI::App& app, const bool& json);
+void add_pages(CLI::App& app, const bool& json);
 #if RECURVE_SERVER
 void add_overhead(CLI::App& app, const bool& json);
 void add_service(CLI::App& app, const bool& json);

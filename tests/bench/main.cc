@@ -23,6 +23,7 @@ int main(int argc, char** argv) {
   recurve::bench::add_prefix(app, json);
   recurve::bench::add_load(app, json);
   recurve::bench::add_tenants(app, json);
+  recurve::bench::add_pages(app, json);
 #if RECURVE_SERVER
   recurve::bench::add_overhead(app, json);
   recurve::bench::add_service(app, json);

@@ -16,31 +16,37 @@
 
 namespace recurve::bench {
 
-// Returns once the engine of this queue has opened it.
-inline void open_session(AdmissionQueue& queue, const std::string& name, Durability durability) {
-  std::promise<SessionResult> opened;
-  queue.post({.kind = SessionCommand::Kind::kOpen,
-              .name = name,
-              .durability = durability,
-              .done = [&](SessionResult result) { opened.set_value(std::move(result)); }});
-  CHECK(opened.get_future().get().reason == EndReason::kDone);
+// Returns once the engine of this queue has run it.
+inline void run_command(AdmissionQueue& queue, SessionCommand command) {
+  std::promise<SessionResult> ended;
+  command.done = [&](SessionResult result) { ended.set_value(std::move(result)); };
+  queue.post(std::move(command));
+  CHECK(ended.get_future().get().reason == EndReason::kDone);
 }
 
-// A server without frontends, over a folder.
+inline void open_session(AdmissionQueue& queue, const std::string& name, Durability durability) {
+  run_command(queue, {.kind = SessionCommand::Kind::kOpen, .name = name, .durability = durability});
+}
+
+// A server without frontends.
 class SessionServer {
  public:
-  static constexpr int kMostTogether = 128;  // requests
+  static constexpr int kMostTogether = 256;  // requests
 
-  SessionServer(const Model& model, Backend& backend, std::unique_ptr<FileSystem> folder, int slots)
+  // folder: of durable sessions; null: none. pages: of models whose states grow.
+  SessionServer(const Model& model, Backend& backend, std::unique_ptr<FileSystem> folder, int slots,
+                PageLimits pages = {})
       : vocab_(static_cast<int32_t>(model.info().vocab)),
-        store_(std::move(folder), {}),
-        archive_(store_),
+        store_(folder == nullptr ? nullptr : new StateStore(std::move(folder), {})),
+        archive_(store_ == nullptr ? nullptr : new Archive(*store_)),
         queue_(kMostTogether),
-        engine_(model, backend, {.rows = vocab_, .usable = vocab_, .eos_ids = {}}, queue_, stats_,
-                metrics_,
-                {.slots = slots,
-                 .sessions = {.host_bytes = kPlenty, .archive = &archive_, .disk_bytes = kPlenty},
-                 .prefix = {.bytes = int64_t{256} << 20}}),
+        engine_(
+            model, backend, {.rows = vocab_, .usable = vocab_, .eos_ids = {}}, queue_, stats_,
+            metrics_,
+            {.slots = slots,
+             .pages = pages,
+             .sessions = {.host_bytes = kPlenty, .archive = archive_.get(), .disk_bytes = kPlenty},
+             .prefix = {.bytes = int64_t{256} << 20}}),
         thread_([this] { engine_.run(); }) {}
   ~SessionServer() {
     queue_.close();
@@ -50,6 +56,7 @@ class SessionServer {
   void open(const std::string& name, Durability durability) {
     open_session(queue_, name, durability);
   }
+  void run(SessionCommand command) { run_command(queue_, std::move(command)); }
 
   // Greedy, of so many tokens. session: empty: none.
   struct Turn {
@@ -109,13 +116,14 @@ class SessionServer {
   Times ask(const std::string& session, int tokens) {
     return ask({{.session = session, .tokens = tokens}})[0];
   }
-  int64_t syncs() const { return store_.usage().syncs; }
-  int64_t records() const { return store_.usage().records; }
+  int64_t syncs() const { return store_->usage().syncs; }
+  int64_t records() const { return store_->usage().records; }
+  int64_t preemptions() const { return stats_.preemptions; }
 
  private:
   const int32_t vocab_;
-  StateStore store_;
-  Archive archive_;
+  const std::unique_ptr<StateStore> store_;
+  const std::unique_ptr<Archive> archive_;
   AdmissionQueue queue_;
   EngineStats stats_;
   EngineMetrics metrics_;

@@ -138,7 +138,11 @@ def test_the_refusal_is_the_same(name, every_frontend, own):
 
 def sentence(refusal):
     """The message without the frontend's name for the field."""
-    names = ("sequence_id must consist", "name must consist"), ("session must consist", "name must consist")
+    names = (
+        ("sequence_id must consist", "name must consist"),
+        ("session must consist", "name must consist"),
+        ("stop_strings must", "stop must"),
+    )
     message = refusal.message
     for name, common in names:
         message = message.replace(name, common)

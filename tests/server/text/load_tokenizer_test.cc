@@ -80,10 +80,9 @@ TEST(CheckFits, IdsMustHaveRows) {
   const auto tokenizer = load_tokenizer(dir.path());
   EXPECT_EQ(error_of([&] { check_fits(*tokenizer, 583, "model"); }), "");
   EXPECT_EQ(error_of([&] { check_fits(*tokenizer, 640, "model"); }), "");
-  EXPECT_EQ(
-      error_of([&] { check_fits(*tokenizer, 582, "model"); }),
-      "model: the tokenizer has 583 ids, but the model's vocabulary only 582 rows: they do not "
-      "match");
+  EXPECT_EQ(error_of([&] { check_fits(*tokenizer, 582, "model"); }),
+            "model: the tokenizer has 583 ids, but the model's vocabulary only 582 rows: give the "
+            "model's own with --tokenizer");
 }
 
 }  // namespace recurve::load_tokenizer_test
