@@ -135,7 +135,8 @@ TEST(Toy, TheOthersAreStillThere) {
     load_model_of(with_echo(), unknown, *backend, {});
     ADD_FAILURE() << "a family that is not registered was loaded";
   } catch (const std::runtime_error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("granitemoehybrid, nemotron_h, falcon_h1, echo, found \"other\""));
+    EXPECT_THAT(error.what(),
+                HasSubstr("granitemoehybrid, nemotron_h, falcon_h1, echo, found \"other\""));
   }
 }
 
