@@ -131,6 +131,7 @@ ServerCoreOptions core_options(const Options& o, StopSignal& stop, Failure& fail
           .max_prompt_tokens = o.max_prompt_tokens,
           .stall_seconds = o.stall_seconds,
           .max_generated_tokens = o.max_generated_tokens,
+          .max_tokens_default = o.max_tokens_default,
           .keys = make_keys(o),
           .tracer = tracer,
           .drain_seconds = o.drain_seconds,
@@ -295,12 +296,12 @@ int run(const Options& o, StopSignal& stop) {
       *model, *backend,
       {.rows = info.vocab_rows, .usable = text.tokenizer->size(), .eos_ids = text.rules.eos},
       served->queue, served->stats, metrics, options);
-  if (const int lost = served->stats.sessions_not_restored; lost > 0) {
+  if (const int lost = served->stats.read().sessions_not_restored; lost > 0) {
     log_event(LogLevel::kError, "sessions_not_restored", {{"sessions", lost}});
   }
   served->start_engine([&engine] { engine.run(); });
 
-  log_text(startup_table(o, loaded, *backend, served->stats, frontends.rpc.port()));
+  log_text(startup_table(o, loaded, *backend, served->stats.read(), frontends.rpc.port()));
   core.serve(text.tokenizer, info, text.chat);
   frontends.log_addresses(o);
 

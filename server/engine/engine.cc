@@ -37,10 +37,10 @@ constexpr auto kHousekeeping = std::chrono::milliseconds(100);
 }  // namespace
 
 Engine::Engine(const Model& model, Backend& backend, const SamplingVocab& vocab,
-               AdmissionQueue& queue, EngineStats& stats, EngineMetrics& metrics,
+               AdmissionQueue& queue, PublishedStats& stats, EngineMetrics& metrics,
                const EngineOptions& options)
     : queue_(queue),
-      stats_(stats),
+      published_(stats),
       metrics_(metrics),
       bounds_(bounds_for(options, model.info().chunk)),
       stream_(backend.make_stream()),
@@ -57,7 +57,7 @@ Engine::Engine(const Model& model, Backend& backend, const SamplingVocab& vocab,
       runner_(model, backend, *stream_, pool_, vocab, bounds_),
       vocab_(vocab),
       masks_(mask_threads(), [&queue] { queue.wake(); }),
-      delivery_(vocab, masks_, stats, metrics),
+      delivery_(vocab, masks_, stats_, metrics),
       launch_ahead_(options.launch_ahead.value_or(backend.queues())),
       on_failure_(options.on_failure),
       batches_{Batch(backend, StepRunner::most_samples(bounds_, options.slots)),
@@ -149,7 +149,7 @@ void Engine::admit(Clock::time_point now) {
     running_.push_back(std::move(sequence));
   }
   if (const auto& need = waiting_.short_of_pages()) find_pages_for(*need);
-  stats_.running = static_cast<int>(running_.size());  // before their first step
+  publish();  // before their first step
 }
 
 // Starts the guide of a request with a constraint.
@@ -391,7 +391,7 @@ void Engine::retire(Clock::time_point now) {
 // The slot of an ended sequence returns to the pool or to its session; a preempted one has none.
 void Engine::release(Sequence& sequence, Clock::time_point now) {
   holds_.observe(seconds_between(sequence.started, now), sequence.decode.generated,
-                 sequence.request.sampling.max_tokens);
+                 sequence.request.forecast_tokens());
   if (!sequence.in_prompt()) {
     metrics_.observe_decode(seconds_between(sequence.decode.first_token, now));
   }
@@ -453,20 +453,33 @@ void Engine::report(const Batch* finished) {
     pace_.observe(finished->shape(), seconds);
     last_finish_ = now;
   }
-  const auto running = static_cast<int>(running_.size());
-  stats_.running = running;
-  stats_.pages = pool_.pages();
-  stats_.pages_free = pool_.free_pages();
-  metrics_.set_requests(running, queue_.waiting());
-  if (finished != nullptr && now < next_housekeeping_) return;
-  next_housekeeping_ = now + kHousekeeping;
-  sessions_.expire(now);
-  stats_.expected_queue_seconds = waiting_.expected_seconds(load(), now);
-  metrics_.set_expected_queue_seconds(stats_.expected_queue_seconds);
-  report_slots();
+  if (finished == nullptr || now >= next_housekeeping_) {
+    next_housekeeping_ = now + kHousekeeping;
+    sessions_.expire(now);
+    stats_.expected_queue_seconds = waiting_.expected_seconds(load(), now);
+    metrics_.set_expected_queue_seconds(stats_.expected_queue_seconds);
+    report_states();
+  }
+  publish();
 }
 
-void Engine::report_slots() {
+// Slots and pages change with each step, and are published together.
+void Engine::publish() {
+  stats_.running = static_cast<int>(running_.size());
+  stats_.slots_free = pool_.free_slots();
+  stats_.slots_idle = stats_.slots - stats_.slots_free - stats_.running;
+  stats_.pages = pool_.pages();
+  stats_.pages_free = pool_.free_pages();
+  published_.publish(stats_);
+  metrics_.set_waiting(queue_.waiting());
+  metrics_.set_slots(
+      {.free = stats_.slots_free, .running = stats_.running, .session_idle = stats_.slots_idle});
+  metrics_.set_pages(
+      {.total = stats_.pages, .free = stats_.pages_free, .preemptions = stats_.preemptions});
+}
+
+// Of sessions and cached prompts.
+void Engine::report_states() {
   const PrefixCache::Counts prefixes = prefixes_.counts();
   stats_.prefix_states = prefixes.states;
   stats_.prefix_bytes = prefixes.bytes;
@@ -477,11 +490,8 @@ void Engine::report_slots() {
                          .disk_states = prefixes.disk_states,
                          .disk_bytes = prefixes.disk_bytes});
   const SessionStore::Counts counts = sessions_.counts();
-  const auto running = static_cast<int>(running_.size());
-  const int idle = pool_.slots() - pool_.free_slots() - running;
-  stats_.slots_free = pool_.free_slots();
-  stats_.slots_idle = idle;
-  stats_.sessions = counts.total;
+  stats_.sessions = counts.total - counts.internal;
+  stats_.responses = counts.internal;
   stats_.sessions_host = counts.in_host;
   stats_.host_bytes = counts.host_bytes;
   stats_.sessions_disk = counts.on_disk;
@@ -491,9 +501,6 @@ void Engine::report_slots() {
     metrics_.set_state_dir(
         {.bytes = stats_.disk_bytes, .set_aside = usage.set_aside, .syncs = usage.syncs});
   }
-  metrics_.set_slots(pool_.free_slots(), running, idle);
-  metrics_.set_pages(
-      {.total = pool_.pages(), .free = pool_.free_pages(), .preemptions = stats_.preemptions});
   metrics_.set_sessions({.in_slot = counts.in_slot,
                          .in_host = counts.in_host,
                          .on_disk = counts.on_disk,

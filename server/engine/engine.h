@@ -67,7 +67,7 @@ class Engine {
  public:
   // All references outlive the engine.
   Engine(const Model& model, Backend& backend, const SamplingVocab& vocab, AdmissionQueue& queue,
-         EngineStats& stats, EngineMetrics& metrics, const EngineOptions& options);
+         PublishedStats& stats, EngineMetrics& metrics, const EngineOptions& options);
 
   // Steps until the queue is closed and all that was in it has ended, or until the engine fails.
   // Belongs to one thread.
@@ -110,14 +110,16 @@ class Engine {
   void report(const Batch* finished);
 
   EngineLoad load() const { return {running_, pace_, holds_}; }
-  void report_slots();
+  void report_states();
+  void publish();
   std::optional<Clock::time_point> next_event() const;
   void work();
   void end_everything();
   void fail(const char* what) noexcept;
 
   AdmissionQueue& queue_;
-  EngineStats& stats_;
+  EngineStats stats_;  // as published last, with what has changed since
+  PublishedStats& published_;
   EngineMetrics& metrics_;
   const StepBounds bounds_;
   std::unique_ptr<Stream> stream_;

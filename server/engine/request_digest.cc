@@ -50,7 +50,10 @@ std::string digest_of(const Request& request) {
   if (request.continued_prompt) text.add(*request.continued_prompt);
   text.add(p.temperature).add(p.top_k).add(p.top_p).add(p.min_p).add(p.typical_p);
   text.add(p.repetition_penalty).add(p.presence_penalty).add(p.frequency_penalty);
-  text.add(p.logit_bias).add(p.allowed_ids).add(p.max_tokens).add(p.min_tokens);
+  text.add(p.logit_bias)
+      .add(p.allowed_ids)
+      .add(request.max_tokens_is_default ? -1 : p.max_tokens)
+      .add(p.min_tokens);
   text.add(p.ignore_eos).add(p.stop_ids).add(p.logprobs).add(p.prompt_logprobs);
   if (p.constraint != nullptr) {
     const ConstraintText& constraint = p.constraint->text();

@@ -93,6 +93,7 @@ void WaitingLine::arrive(Request& request, const EngineLoad& load, Clock::time_p
       return;
     }
     waiting.prompt = prompt_of(request, waiting.session);
+    fit_default(waiting, &request);
     refused = refusal(request, waiting);
     if (refused.message.empty()) refused = refuse_growth(request, waiting);
     if (refused.message.empty() && !has_prefix && fetch_prefix(request, waiting)) return;
@@ -186,6 +187,16 @@ StreamEnd WaitingLine::refuse_growth(const Request& request, const Sequence& wai
   std::string why = sessions_.plan_growth(*waiting.session, request.caller, tokens);
   if (why.empty()) return {};
   return {.reason = EndReason::kExhausted, .message = std::move(why)};
+}
+
+// A default of max_tokens is at most the rest of the tokens that a state may have.
+void WaitingLine::fit_default(const Sequence& waiting, Request* request) const {
+  if (!request->max_tokens_is_default) return;
+  const int64_t absorbed = waiting.session != nullptr ? waiting.session->at.position : 0;
+  const int64_t rest = most_tokens_ - absorbed - static_cast<int64_t>(waiting.prompt.ids.size());
+  if (rest < 1) return;  // refused
+  int32_t& most = request->sampling.max_tokens;
+  most = static_cast<int32_t>(std::min<int64_t>(most, rest));
 }
 
 // An error if the request could exceed the tokens that a state may have; else empty.

@@ -136,6 +136,7 @@ class WaitingLine {
   TenantUse& use_of(TenantId tenant);
   std::optional<Clock::time_point> patience_ends(const Sequence& waiting) const;
   void drop(std::unique_ptr<Sequence>& waiting, EndReason reason, Clock::time_point now);
+  void fit_default(const Sequence& waiting, Request* request) const;
   std::string too_long_for(const Request& request, const Session* session,
                            const std::vector<int32_t>& prompt) const;
   void drop_arrivals(EndReason reason);

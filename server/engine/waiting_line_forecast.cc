@@ -13,12 +13,12 @@ std::vector<Holder> holders_of(const EngineLoad& load) {
   std::vector<Holder> holders;
   holders.reserve(load.running.size());
   for (const auto& sequence : load.running) {
-    holders.push_back(
-        {.rank = sequence->prompt.rank,
-         .prompt = sequence->in_prompt(),
-         .tokens = sequence->prompt.remaining(),
-         .may_generate = sequence->request.sampling.max_tokens - sequence->decode.generated,
-         .tenant = sequence->request.caller.share()});
+    holders.push_back({.rank = sequence->prompt.rank,
+                       .prompt = sequence->in_prompt(),
+                       .tokens = sequence->prompt.remaining(),
+                       .may_generate = std::max<int64_t>(
+                           sequence->request.forecast_tokens() - sequence->decode.generated, 0),
+                       .tenant = sequence->request.caller.share()});
   }
   return holders;
 }

@@ -11,34 +11,35 @@ using boost::beast::http::verb;
 using nlohmann::json;
 
 json load_of(const ServedModel& model) {
-  const EngineStats& stats = model.stats;
-  return {{"requests_running", stats.running.load()},
+  const EngineStats stats = model.stats.read();
+  return {{"requests_running", stats.running},
           {"requests_waiting", model.queue.waiting()},
           {"max_queue", model.queue.max_waiting()},
           {"slots",
-           {{"total", stats.slots.load()},
-            {"free", stats.slots_free.load()},
-            {"running", stats.running.load()},
-            {"idle_session", stats.slots_idle.load()}}},
+           {{"total", stats.slots},
+            {"free", stats.slots_free},
+            {"running", stats.running},
+            {"idle_session", stats.slots_idle}}},
           {"pages",
-           {{"total", stats.pages.load()},
-            {"free", stats.pages_free.load()},
-            {"bytes", stats.pages.load() * model.info.page_bytes},
-            {"preemptions", stats.preemptions.load()}}},
+           {{"total", stats.pages},
+            {"free", stats.pages_free},
+            {"bytes", stats.pages * model.info.page_bytes},
+            {"preemptions", stats.preemptions}}},
           {"sessions",
-           {{"total", stats.sessions.load()},
-            {"host", stats.sessions_host.load()},
-            {"host_bytes", stats.host_bytes.load()}}},
+           {{"total", stats.sessions},
+            {"responses", stats.responses},
+            {"host", stats.sessions_host},
+            {"host_bytes", stats.host_bytes}}},
           {"prefixes",
-           {{"states", stats.prefix_states.load()},
-            {"bytes", stats.prefix_bytes.load()},
-            {"disk_states", stats.prefix_states_disk.load()},
-            {"disk_bytes", stats.prefix_bytes_disk.load()},
-            {"spared_tokens", stats.prefix_tokens.load()}}},
-          {"prompt_tokens", stats.prompt_tokens.load()},
-          {"generated_tokens", stats.generated_tokens.load()},
-          {"steps", stats.steps.load()},
-          {"expected_queue_seconds", stats.expected_queue_seconds.load()}};
+           {{"states", stats.prefix_states},
+            {"bytes", stats.prefix_bytes},
+            {"disk_states", stats.prefix_states_disk},
+            {"disk_bytes", stats.prefix_bytes_disk},
+            {"spared_tokens", stats.prefix_tokens}}},
+          {"prompt_tokens", stats.prompt_tokens},
+          {"generated_tokens", stats.generated_tokens},
+          {"steps", stats.steps},
+          {"expected_queue_seconds", stats.expected_queue_seconds}};
 }
 
 void add_model(const ServedModel& model, json* load) {

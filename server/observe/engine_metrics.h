@@ -11,7 +11,12 @@ inline constexpr std::array kPrefixMisses = {"hit",   "off", "continues", "score
 // Operations on --state-dir, in the order of Archive::Call.
 inline constexpr std::array kStateDirCalls = {"commit", "spill", "read"};
 
-// Open sessions by the location of their state, and moves of states to each location.
+// Slots by use.
+struct SlotCounts {
+  int64_t free = 0, running = 0, session_idle = 0;
+};
+// Sessions and stored responses by the location of their state, and moves of states to each
+// location.
 struct SessionTiers {
   int64_t in_slot = 0, in_host = 0, on_disk = 0, empty = 0;
   int64_t to_slot = 0, to_host = 0, to_disk = 0;
@@ -35,12 +40,12 @@ struct StateDirUse {
 class EngineMetrics {
  public:
   virtual ~EngineMetrics() = default;
-  virtual void set_requests(int64_t /*running*/, int64_t /*waiting*/) {}
+  virtual void set_waiting(int64_t /*requests*/) {}
   // Of a short request that arrives now.
   virtual void set_expected_queue_seconds(double) {}
   virtual void add_prompt_tokens(int64_t) {}
   virtual void add_generated_tokens(int64_t) {}
-  virtual void set_slots(int64_t /*free*/, int64_t /*running*/, int64_t /*session_idle*/) {}
+  virtual void set_slots(const SlotCounts&) {}
   virtual void set_pages(const PageUse&) {}
   virtual void set_sessions(const SessionTiers&) {}
   virtual void set_session_host_bytes(int64_t) {}

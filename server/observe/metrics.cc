@@ -121,11 +121,28 @@ struct Metrics::Impl {
   }
 
   std::vector<prometheus::MetricFamily> collect() const {
-    {
-      std::lock_guard lock(log_mutex);
-      count_up_to(log_lines, static_cast<int64_t>(log_lines_dropped()));
-    }
+    std::lock_guard lock(scrape_mutex);
+    count_up_to(log_lines, static_cast<int64_t>(log_lines_dropped()));
+    show_uses();
     return registry.Collect();
+  }
+  // A scrape between two of these gauges' changes would show values that do not add up.
+  void show_uses() const {
+    SlotCounts slot_counts;
+    PageUse page_use;
+    SessionTiers tiers;
+    {
+      std::lock_guard lock(use_mutex);
+      slot_counts = this->slot_counts;
+      page_use = this->page_use;
+      tiers = session_tiers;
+    }
+    running.Set(static_cast<double>(slot_counts.running));
+    set_all(slots, {slot_counts.free, slot_counts.running, slot_counts.session_idle});
+    set_all(pages, {page_use.free, page_use.total - page_use.free});
+    count_up_to(preemptions, page_use.preemptions);
+    set_all(sessions, {tiers.in_slot, tiers.in_host, tiers.on_disk, tiers.empty});
+    count_all_up_to(session_moves, {tiers.to_slot, tiers.to_host, tiers.to_disk});
   }
 
   Registry registry;
@@ -159,7 +176,8 @@ struct Metrics::Impl {
   Counter& preemptions = counter(registry, "recurve_preemptions_total",
                                  "Requests that gave up their pages and waited again");
   const std::array<Gauge*, 4> sessions =
-      gauges<4>(registry, "recurve_sessions", "Open sessions, by location of their state", "tier",
+      gauges<4>(registry, "recurve_sessions",
+                "Open sessions and stored responses, by location of their state", "tier",
                 {"slot", "host", "disk", "empty"});
   const std::array<Counter*, 3> session_moves =
       counters<3>(registry, "recurve_session_moves_total",
@@ -243,7 +261,11 @@ struct Metrics::Impl {
       counters<2>(registry, "recurve_trace_spans_total",
                   "Spans of traced calls, by whether the collector accepted them", "result",
                   {"sent", "dropped"});
-  mutable std::mutex log_mutex;
+  mutable std::mutex scrape_mutex;
+  mutable std::mutex use_mutex;  // of the three below
+  SlotCounts slot_counts;
+  PageUse page_use;
+  SessionTiers session_tiers;
   Counter& log_lines = counter(registry, "recurve_log_lines_dropped_total",
                                "Log lines lost because they were not read in time");
 
@@ -293,10 +315,7 @@ void Metrics::connection_refused(Refusal why) {
   impl_->refused.at(static_cast<size_t>(why))->Increment();
 }
 
-void Metrics::set_requests(int64_t running, int64_t waiting) {
-  impl_->running.Set(static_cast<double>(running));
-  impl_->waiting.Set(static_cast<double>(waiting));
-}
+void Metrics::set_waiting(int64_t requests) { impl_->waiting.Set(static_cast<double>(requests)); }
 
 void Metrics::add_prompt_tokens(int64_t n) {
   impl_->prompt_tokens.Increment(static_cast<double>(n));
@@ -306,18 +325,19 @@ void Metrics::add_generated_tokens(int64_t n) {
   impl_->generated_tokens.Increment(static_cast<double>(n));
 }
 
-void Metrics::set_slots(int64_t free, int64_t running, int64_t session_idle) {
-  set_all(impl_->slots, {free, running, session_idle});
+void Metrics::set_slots(const SlotCounts& use) {
+  std::lock_guard lock(impl_->use_mutex);
+  impl_->slot_counts = use;
 }
 
 void Metrics::set_pages(const PageUse& use) {
-  set_all(impl_->pages, {use.free, use.total - use.free});
-  count_up_to(impl_->preemptions, use.preemptions);
+  std::lock_guard lock(impl_->use_mutex);
+  impl_->page_use = use;
 }
 
 void Metrics::set_sessions(const SessionTiers& tiers) {
-  set_all(impl_->sessions, {tiers.in_slot, tiers.in_host, tiers.on_disk, tiers.empty});
-  count_all_up_to(impl_->session_moves, {tiers.to_slot, tiers.to_host, tiers.to_disk});
+  std::lock_guard lock(impl_->use_mutex);
+  impl_->session_tiers = tiers;
 }
 
 void Metrics::set_session_host_bytes(int64_t bytes) {

@@ -60,9 +60,8 @@ class Metrics final : public EngineMetrics {
   void request_received();  // recurve_requests_total
   // recurve_requests_finished_total{reason}, if the reason has a label
   void request_finished(EndReason);
-  void request_failed(Code);  // recurve_errors_total{code}
-  // recurve_requests_{running,waiting}
-  void set_requests(int64_t running, int64_t waiting) override;
+  void request_failed(Code);                                 // recurve_errors_total{code}
+  void set_waiting(int64_t requests) override;               // recurve_requests_waiting
   void set_expected_queue_seconds(double seconds) override;  // recurve_expected_queue_seconds
 
   // Connections. recurve_connections, recurve_connections_refused_total{reason}.
@@ -79,9 +78,11 @@ class Metrics final : public EngineMetrics {
   void add_prompt_tokens(int64_t n) override;
   void add_generated_tokens(int64_t n) override;
 
-  // Slots, pages and sessions. recurve_slots{tier}, recurve_pages{use}, recurve_preemptions_total,
-  // recurve_sessions{tier}, recurve_session_host_bytes.
-  void set_slots(int64_t free, int64_t running, int64_t session_idle) override;
+  // Slots, pages and sessions. recurve_slots{tier} and recurve_requests_running,
+  // recurve_pages{use}, recurve_preemptions_total, recurve_sessions{tier},
+  // recurve_session_host_bytes. text() has the values of slots, pages and sessions that one call
+  // set.
+  void set_slots(const SlotCounts& use) override;
   void set_pages(const PageUse& use) override;
   void set_sessions(const SessionTiers& tiers) override;  // recurve_session_moves_total{to} too
   void set_session_host_bytes(int64_t bytes) override;

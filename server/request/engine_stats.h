@@ -1,35 +1,53 @@
 #pragma once
-#include <atomic>
 #include <cstdint>
+#include <mutex>
 
 namespace recurve {
 
-// Load of the engine: written by its thread, read by any.
+// Load of the engine at one moment: slots_free + running + slots_idle is slots.
 struct EngineStats {
-  std::atomic<int> running{0};  // sequences in a slot
-  std::atomic<int> slots{0};    // all slots
-  std::atomic<int> slots_free{0};
-  std::atomic<int> slots_idle{0};  // held by idle sessions
+  int running = 0;  // sequences in a slot
+  int slots = 0;    // all slots
+  int slots_free = 0;
+  int slots_idle = 0;  // held by idle sessions
   // Of states that grow: the memory for all of them, in pages. Pages of idle sessions are in use.
-  std::atomic<int64_t> pages{0};
-  std::atomic<int64_t> pages_free{0};
-  std::atomic<int64_t> preemptions{0};  // sequences that gave up their slot for others' pages
-  std::atomic<int> sessions{0};
-  std::atomic<int> sessions_host{0};          // of these, with their state in host memory
-  std::atomic<int64_t> host_bytes{0};         // of session states and marks in host memory
-  std::atomic<int> sessions_disk{0};          // with their state on disk alone
-  std::atomic<int64_t> disk_bytes{0};         // of all files of --state-dir
-  std::atomic<int> sessions_not_restored{0};  // at the start, of the state folder
-  std::atomic<int> sessions_other_model{0};   // whose states are of another model
-  std::atomic<int64_t> prefix_tokens{0};      // from the prefix cache, since the start
-  std::atomic<int64_t> prefix_states{0};      // in host memory
-  std::atomic<int64_t> prefix_bytes{0};
-  std::atomic<int64_t> prefix_states_disk{0};  // on disk; some are in memory too
-  std::atomic<int64_t> prefix_bytes_disk{0};
-  std::atomic<int64_t> prompt_tokens{0};
-  std::atomic<int64_t> generated_tokens{0};
-  std::atomic<int64_t> steps{0};
-  std::atomic<double> expected_queue_seconds{0};  // of a short request that would arrive now
+  int64_t pages = 0;
+  int64_t pages_free = 0;
+  int64_t preemptions = 0;  // sequences that gave up their slot for others' pages
+  int sessions = 0;         // without those of stored responses
+  int responses = 0;        // stored responses whose states are kept, each in an internal session
+  int sessions_host = 0;    // of both, with their state in host memory
+  int64_t host_bytes = 0;   // of session states and marks in host memory
+  int sessions_disk = 0;    // of both, with their state on disk alone
+  int64_t disk_bytes = 0;   // of all files of --state-dir
+  int sessions_not_restored = 0;  // at the start, of the state folder
+  int sessions_other_model = 0;   // whose states are of another model
+  int64_t prefix_tokens = 0;      // from the prefix cache, since the start
+  int64_t prefix_states = 0;      // in host memory
+  int64_t prefix_bytes = 0;
+  int64_t prefix_states_disk = 0;  // on disk; some are in memory too
+  int64_t prefix_bytes_disk = 0;
+  int64_t prompt_tokens = 0;
+  int64_t generated_tokens = 0;
+  int64_t steps = 0;
+  double expected_queue_seconds = 0;  // of a short request that would arrive now
+};
+
+// What the engine's thread published last. Any thread reads it, always all of one moment.
+class PublishedStats {
+ public:
+  void publish(const EngineStats& stats) {
+    const std::lock_guard lock(mutex_);
+    stats_ = stats;
+  }
+  EngineStats read() const {
+    const std::lock_guard lock(mutex_);
+    return stats_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  EngineStats stats_;
 };
 
 }  // namespace recurve

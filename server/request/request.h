@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <initializer_list>
@@ -66,7 +67,14 @@ struct Request {
   // Absent: as the session is.
   std::optional<Durability> durability = {};
   bool seed_is_drawn = false;  // the client sent none
-  uint64_t stop_digest = 0;    // of end conditions that only the frontend knows
+  // The client sent none: the engine lowers it to the rest of the model's context. Most answers end
+  // long before it, so forecasts count with kDefaultMaxTokens.
+  bool max_tokens_is_default = false;
+  int32_t forecast_tokens() const {
+    return max_tokens_is_default ? std::min(sampling.max_tokens, kDefaultMaxTokens)
+                                 : sampling.max_tokens;
+  }
+  uint64_t stop_digest = 0;  // of end conditions that only the frontend knows
   // A token is absorbed only after the frontend has acknowledged it. Set if a stop string must end
   // a session's text at an exact token, independent of timing.
   bool wait_for_acknowledgement = false;

@@ -141,7 +141,7 @@ class ControlService final
       return finish(context_, call, refused);
     }
     const ServedModel& model = *context_.core.model();
-    const EngineStats& stats = model.stats;
+    const EngineStats stats = model.stats.read();
     response->set_requests_running(stats.running);
     response->set_requests_waiting(model.queue.waiting());
     response->set_max_queue(model.queue.max_waiting());
@@ -159,6 +159,7 @@ class ControlService final
     }
     v1::Load::SessionCounts& sessions = *response->mutable_sessions();
     sessions.set_total(stats.sessions);
+    sessions.set_responses(stats.responses);
     sessions.set_host(stats.sessions_host);
     sessions.set_host_bytes(stats.host_bytes);
     sessions.set_disk(stats.sessions_disk);

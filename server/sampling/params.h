@@ -27,6 +27,8 @@ inline constexpr float kMinRepetitionPenalty = 0.01f;
 inline constexpr float kMaxRepetitionPenalty = 100.0f;
 inline constexpr float kMaxOpenAiPenalty = 2.0f;  // presence and frequency, either sign
 
+inline constexpr int32_t kDefaultMaxTokens = 256;
+
 // Sampling parameters of a request. kernels/ops/sample.h has the order in which they are applied.
 struct SamplingParams {
   // Divisor of the logits, [0, kMaxTemperature]. 0: greedy, and top_k ... min_p do not matter.
@@ -59,7 +61,7 @@ struct SamplingParams {
   uint64_t seed = 0;
 
   // Generated tokens at most, >= 0. 0: only absorb (and score) the prompt.
-  int32_t max_tokens = 256;
+  int32_t max_tokens = kDefaultMaxTokens;
   // End-of-sequence and stop ids are masked for the first min_tokens tokens, [0, max_tokens].
   int32_t min_tokens = 0;
   // End-of-sequence ids are ordinary tokens.

@@ -22,6 +22,13 @@ int64_t bytes_of_logprobs(const std::optional<int32_t>& logprobs, const LongestT
   return form.entry * static_cast<int64_t>(1 + likeliest) + form.entry_text * sum;
 }
 
+// Of one token of the answer.
+int64_t bytes_of_token(const TextRequest& asked, const LongestTokens& longest,
+                       const GatheredForm& form) {
+  return kTokenBytes + form.text * longest.in_json +
+         bytes_of_logprobs(asked.logprobs, longest, form);
+}
+
 Refused reserve(ServerCore& core, const Identity& caller, Refusal too_much, int64_t bytes,
                 ByteBudget::Share* share) {
   if (bytes > core.options.max_gathered_bytes / 2) return too_much;
@@ -66,17 +73,28 @@ LongestTokens longest_tokens(const Tokenizer& tokenizer, int32_t ids) {
   return longest;
 }
 
+int32_t default_max_tokens(const TextRequest& asked, const ModelText& model) {
+  const int32_t most = model.max_generated_tokens, limit = model.max_tokens_default;
+  if (!asked.is_chat) return std::min(kDefaultMaxTokens, most);
+  const int32_t wanted = limit > 0 ? std::min(limit, most) : most;
+  constexpr int64_t kMostBytes = 16 << 20;  // so that several fit into the memory of all answers
+  const int64_t each = bytes_of_token(asked, model.longest, kGatheredEvents);
+  const int64_t fit = kMostBytes / std::max(asked.choices, 1) / each;
+  return static_cast<int32_t>(
+      std::clamp<int64_t>(fit, std::min(kDefaultMaxTokens, wanted), wanted));
+}
+
 // Values out of range are clamped here; validate() refuses them.
 int64_t max_gathered_bytes_of(const TextRequest& asked, const ModelText& model,
                               const GatheredForm& form) {
   const int32_t most = model.max_generated_tokens;
-  const int64_t tokens = std::clamp(asked.max_tokens.value_or(kDefaultMaxTokens), 0, most);
+  const int64_t tokens =
+      std::clamp(asked.max_tokens ? *asked.max_tokens : default_max_tokens(asked, model), 0, most);
   const int64_t choices = std::clamp(asked.choices, 1, std::max(model.max_choices, 1));
   const LongestTokens& longest = model.longest;
   int64_t bytes = 0;
   if (form.answer) {
-    bytes = tokens * (kTokenBytes + form.text * longest.in_json +
-                      bytes_of_logprobs(asked.logprobs, longest, form));
+    bytes = tokens * bytes_of_token(asked, longest, form);
   }
   const auto* ids = std::get_if<std::vector<int32_t>>(&asked.prompt);
   if (asked.prompt_logprobs && ids != nullptr) {

@@ -23,6 +23,11 @@ inline constexpr GatheredForm kGatheredTensors{.text = 4, .entry = 450, .entry_t
 inline constexpr GatheredForm kGatheredResponse{.text = 6, .entry = 1400, .entry_text = 90};
 inline constexpr GatheredForm kGatheredEvents{.text = 18, .entry = 1400, .entry_text = 200};
 
+// Tokens of an answer whose request has no max_tokens: kDefaultMaxTokens, or in a chat
+// max_tokens_default, but, above kDefaultMaxTokens, no more than 16 MB of a gathered answer hold.
+// The engine lowers that of a chat to the rest of the model's context.
+int32_t default_max_tokens(const TextRequest& asked, const ModelText& model);
+
 // The most bytes of a gathered answer, without its repeated prompt.
 int64_t max_gathered_bytes_of(const TextRequest& asked, const ModelText& model,
                               const GatheredForm& form);

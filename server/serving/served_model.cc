@@ -44,7 +44,8 @@ ServedModel::ServedModel(int max_queue) : queue(max_queue) {}
 ServedModel::~ServedModel() = default;
 
 void ServedModel::load(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo served, Chat chat,
-                       int64_t max_prompt_tokens, int32_t max_generated_tokens, Metrics& metrics) {
+                       int64_t max_prompt_tokens, int32_t max_generated_tokens,
+                       int32_t max_tokens_default, Metrics& metrics) {
   info = std::move(served);
   text.vocab = {.rows = info.vocab_rows,
                 .usable = std::min(tokenizer->size(), info.vocab_rows),
@@ -57,6 +58,7 @@ void ServedModel::load(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo s
   text.tokens = info.tokens;
   text.max_prompt_tokens = max_prompt_tokens;
   text.max_generated_tokens = max_generated_tokens;
+  text.max_tokens_default = max_tokens_default;
   text.max_choices = info.slots;
   constraints = std::make_unique<ConstraintCompiler>([this] { return token_texts(text); },
                                                      CompileLimits(), reports_to(metrics));

@@ -25,7 +25,8 @@ struct ServedModel {
 
   // Once. The limits are those of one request; `metrics` outlives this.
   void load(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo served, Chat chat,
-            int64_t max_prompt_tokens, int32_t max_generated_tokens, Metrics& metrics);
+            int64_t max_prompt_tokens, int32_t max_generated_tokens, int32_t max_tokens_default,
+            Metrics& metrics);
   bool loaded() const { return loaded_; }
 
   // Runs the engine on its thread, until stop_engine() closes the queue and waits for it.
@@ -36,7 +37,7 @@ struct ServedModel {
   Refused post(SessionCommand command);
 
   AdmissionQueue queue;
-  EngineStats stats;
+  PublishedStats stats;
   ServingInfo info;
   ModelText text;
   std::unique_ptr<ConstraintCompiler> constraints;

@@ -32,7 +32,7 @@ ServerCore::ServerCore(ServerCoreOptions options_, std::shared_ptr<ServedModel> 
 
 void ServerCore::serve(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo info, Chat chat) {
   model_->load(std::move(tokenizer), std::move(info), std::move(chat), options.max_prompt_tokens,
-               options.max_generated_tokens, metrics);
+               options.max_generated_tokens, options.max_tokens_default, metrics);
   auto loading = State::kLoading;
   state_.compare_exchange_strong(loading, State::kServing);  // not where it drains already
   tell_listeners();
@@ -117,7 +117,8 @@ Refused ServerCore::report(Refused refusal) const {
   if (!refusal) return {};
   metrics.request_failed(refusal->row().code);
   if (refusal->row().retry == Retry::kLater) {
-    const double seconds = refusal->retry_seconds.value_or(model_->stats.expected_queue_seconds);
+    const double seconds =
+        refusal->retry_seconds.value_or(model_->stats.read().expected_queue_seconds);
     refusal->retry_seconds = std::clamp(seconds, kMinRetrySeconds, kMaxRetrySeconds);
   }
   return refusal;

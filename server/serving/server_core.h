@@ -31,6 +31,7 @@ struct ServerCoreOptions {
   // How long a slot waits for the rest of a scored text, or for a client that reads nothing.
   double stall_seconds = 60;
   int32_t max_generated_tokens = 1 << 20;
+  int32_t max_tokens_default = 4096;  // of chats: see default_max_tokens()
 
   std::shared_ptr<Keyring> keys = {};  // null: none, every client may do everything
 

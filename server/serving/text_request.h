@@ -40,7 +40,8 @@ struct TextRequest {
   // Without the optional ones below.
   SamplingParams sampling = {};
   std::optional<uint64_t> seed = {};       // left out: drawn
-  std::optional<int32_t> max_tokens = {};  // left out: kDefaultMaxTokens, or the server's limit
+  std::optional<int32_t> max_tokens = {};  // left out: default_max_tokens()
+  bool is_chat = false;                    // the answer is a turn, which the model may end
   // Log-probabilities of the answer and of the prompt, with this number of top tokens.
   std::optional<int32_t> logprobs = {}, prompt_logprobs = {};
   std::vector<std::string> stop_strings = {};

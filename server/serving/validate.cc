@@ -9,6 +9,7 @@
 #include "server/constraint/text_walk.h"
 #include "server/request/session_command.h"
 #include "server/serving/chat_prompt.h"
+#include "server/serving/gathered_answer.h"
 #include "server/text/stop_matcher.h"
 
 namespace recurve {
@@ -53,10 +54,10 @@ Refused check_sampling_ids(const SamplingParams& p, const ModelText& model) {
   return refused;
 }
 
-Refused read_max_tokens(const char* field, const std::optional<int32_t>& asked,
-                        const ModelText& model, SamplingParams* p) {
+Refused read_max_tokens(const TextRequest& asked, const ModelText& model, SamplingParams* p) {
+  const char* const field = asked.names.max_tokens;
   const int32_t most = model.max_generated_tokens;
-  p->max_tokens = asked.value_or(std::min(kDefaultMaxTokens, most));
+  p->max_tokens = asked.max_tokens ? *asked.max_tokens : default_max_tokens(asked, model);
   if (p->max_tokens >= 0 && p->max_tokens <= most) return {};
   return invalid(field, "{} must be in [0, {}], got {}", field, most, p->max_tokens);
 }
@@ -67,7 +68,7 @@ Refused read_parameters(TextRequest& asked, const ModelText& model, SamplingPara
   p->seed = asked.seed ? *asked.seed : random_number();
   p->logprobs = asked.logprobs.value_or(-1);
   p->prompt_logprobs = asked.prompt_logprobs.value_or(-1);
-  Refused refused = read_max_tokens(asked.names.max_tokens, asked.max_tokens, model, p);
+  Refused refused = read_max_tokens(asked, model, p);
   if (!refused) refused = check_logprobs(asked.names.logprobs, asked.logprobs);
   if (!refused) refused = check_logprobs(asked.names.prompt_logprobs, asked.prompt_logprobs);
   if (!refused) refused = check_sampling_ids(*p, model);
@@ -395,6 +396,7 @@ Refused validate(TextRequest asked, const ModelText& model, const WorkLimits& li
   if (refused) return refused;
 
   request.seed_is_drawn = !asked.seed;
+  request.max_tokens_is_default = !asked.max_tokens && asked.is_chat;
   request.stop_digest = digest_of_stops(asked);
   request.expected_epoch = asked.expected_epoch;
   request.id = std::move(asked.id);

@@ -18,7 +18,6 @@
 namespace recurve {
 
 inline constexpr size_t kMaxNameLength = 128;  // of sessions, marks and request ids
-inline constexpr int32_t kDefaultMaxTokens = 256;
 inline constexpr size_t kMaxPrefixPoints = 8;  // of a request: each tokenizes a part of the prompt
 inline constexpr double kMaxTtlSeconds = 1e9;  // of sessions
 inline constexpr int kDefaultPageSize = 100, kMaxPageSize = 1000;  // of lists of sessions
@@ -41,6 +40,7 @@ struct ModelText {
   std::optional<int32_t> answer_end;
   int64_t max_prompt_tokens = 0;
   int32_t max_generated_tokens = 0;
+  int32_t max_tokens_default = 0;  // of chats: see default_max_tokens(). 0: max_generated_tokens
   int32_t max_choices = 0;
 };
 

@@ -64,10 +64,11 @@ struct SessionShare {
   bool in_slot_alone = false;  // its slot has its state, and no image
   bool busy = false;
   bool durable = false;
-  int32_t sessions = 0;  // 1 once it is counted
-  int32_t entries = 0;   // itself and its marks
-  int64_t reserved = 0;  // bytes of host memory
-  int64_t disk = 0;      // bytes that a durable session reserves on the disk
+  bool internal = false;  // its name is reserved
+  int32_t sessions = 0;   // 1 once it is counted
+  int32_t entries = 0;    // itself and its marks
+  int64_t reserved = 0;   // bytes of host memory
+  int64_t disk = 0;       // bytes that a durable session reserves on the disk
   // What host memory and disk are planned for, in bytes of host memory. A durable state that is on
   // the disk needs neither.
   int32_t small = 0;    // in addition to states

@@ -240,6 +240,7 @@ SessionShare SessionStore::share_of(const Session& session) const {
                      .in_slot_alone = in_slot && !session.at.image,
                      .busy = session.busy,
                      .durable = session.durable(),
+                     .internal = session.name.starts_with(kReserved),
                      .sessions = 1,
                      .entries = 1 + static_cast<int32_t>(session.marks.size()),
                      .reserved = reserved_by(session),

@@ -45,7 +45,7 @@ struct SessionLimits {
 // The shares of all sessions.
 struct SessionTotals {
   int residents[kResidencies] = {};
-  int in_slot_alone = 0, busy = 0, durable = 0;
+  int in_slot_alone = 0, busy = 0, durable = 0, internal = 0;
   int64_t entries = 0, reserved = 0, disk = 0, small = 0;
   int64_t held = 0, movable = 0, moved = 0;
 
@@ -54,6 +54,7 @@ struct SessionTotals {
     in_slot_alone += times * share.in_slot_alone;
     busy += times * share.busy;
     durable += times * share.durable;
+    internal += times * share.internal;
     entries += times * share.entries;
     reserved += times * share.reserved;
     disk += times * share.disk;
@@ -93,6 +94,7 @@ class SessionStore {
  public:
   struct Counts {
     int total = 0, in_slot = 0, in_host = 0, on_disk = 0, empty = 0;
+    int internal = 0;                               // of all, those with reserved names
     int64_t host_bytes = 0;                         // of images, in use, not reserved
     int64_t to_slot = 0, to_host = 0, to_disk = 0;  // states that have come there, since the start
   };

@@ -206,6 +206,7 @@ SessionStore::Counts SessionStore::counts() const {
           .in_host = totals_.in(Tier::kHost),
           .on_disk = totals_.in(Tier::kDisk),
           .empty = totals_.in(Tier::kEmpty),
+          .internal = totals_.internal,
           .host_bytes = cache_.bytes(StateCache::Owner::kSessions),
           .to_slot = to_slot_,
           .to_host = to_host_,

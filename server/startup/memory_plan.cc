@@ -53,7 +53,7 @@ class DryRun {
   // What an engine allocates without the states and their pages.
   size_t steps(int slots) {
     AdmissionQueue queue(1);
-    EngineStats stats;
+    PublishedStats stats;
     EngineMetrics metrics;
     const int32_t vocab = static_cast<int32_t>(model_->info().vocab);
     Engine engine(

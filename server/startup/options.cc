@@ -329,6 +329,11 @@ int parse_options(int argc, char** argv, Options* o) {
   app.add_option("--max-generated-tokens", o->max_generated_tokens, "Longest answer, in tokens")
       ->check(CLI::Range(1, 1 << 30))
       ->group("Service");
+  app.add_option("--max-tokens-default", o->max_tokens_default,
+                 "Longest answer of a chat or response whose request has no max_tokens, in tokens; "
+                 "0: that of --max-generated-tokens")
+      ->check(CLI::Range(0, 1 << 30))
+      ->group("Service");
   app.add_option("--max-message-bytes", o->max_message_bytes,
                  "Largest request message, e.g. 16MB; larger ones get RESOURCE_EXHAUSTED")
       ->transform(CLI::AsSizeValue(false))

@@ -63,6 +63,7 @@ struct Options {
   bool reflection = true;
   int64_t max_prompt_tokens = 1 << 20;
   int32_t max_generated_tokens = 1 << 20;
+  int32_t max_tokens_default = 4096;  // of chats; 0: max_generated_tokens
   double drain_seconds = 30;
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;

@@ -84,9 +84,9 @@ std::string folder_line(const Options& options, const EngineStats& stats) {
   const int others = stats.sessions_other_model;
   return fmt::format(
       "{}, at most {}; found {} sessions{}, {} cached prefixes, {}", options.state_dir,
-      human_bytes(static_cast<double>(state_store_options(options).most_bytes)),
-      stats.sessions.load(), others > 0 ? fmt::format(" ({} of other models)", others) : "",
-      stats.prefix_states_disk.load(), human_bytes(static_cast<double>(stats.prefix_bytes_disk)));
+      human_bytes(static_cast<double>(state_store_options(options).most_bytes)), stats.sessions,
+      others > 0 ? fmt::format(" ({} of other models)", others) : "", stats.prefix_states_disk,
+      human_bytes(static_cast<double>(stats.prefix_bytes_disk)));
 }
 
 std::string constraints_line(const MemoryPlan& plan) {

@@ -199,7 +199,7 @@ class Asking {
   const Constraints constraints_;
   const int max_tokens_;
   AdmissionQueue queue_;
-  EngineStats stats_;
+  PublishedStats stats_;
   EngineMetrics metrics_;
   Engine engine_;
   std::vector<std::shared_ptr<TokenStream>> streams_;

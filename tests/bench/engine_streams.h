@@ -74,7 +74,7 @@ class EngineStreams {
   }
 
   AdmissionQueue queue_;
-  EngineStats stats_;
+  PublishedStats stats_;
   EngineMetrics metrics_;
   Engine engine_;
   std::vector<std::shared_ptr<TokenStream>> streams_;

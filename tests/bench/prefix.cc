@@ -85,7 +85,7 @@ class OneByOne {
   const std::unique_ptr<StateStore> store_;
   const std::unique_ptr<Archive> archive_;
   AdmissionQueue queue_{4};
-  EngineStats stats_;
+  PublishedStats stats_;
   EngineMetrics metrics_;
   Engine engine_;
 };

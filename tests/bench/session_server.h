@@ -118,14 +118,14 @@ class SessionServer {
   }
   int64_t syncs() const { return store_->usage().syncs; }
   int64_t records() const { return store_->usage().records; }
-  int64_t preemptions() const { return stats_.preemptions; }
+  int64_t preemptions() const { return stats_.read().preemptions; }
 
  private:
   const int32_t vocab_;
   const std::unique_ptr<StateStore> store_;
   const std::unique_ptr<Archive> archive_;
   AdmissionQueue queue_;
-  EngineStats stats_;
+  PublishedStats stats_;
   EngineMetrics metrics_;
   Engine engine_;
   std::mutex mutex_;

@@ -55,7 +55,7 @@ class TenantsEngine {
   const int32_t vocab_;
   std::atomic<int32_t> next_id_ = 0;
   AdmissionQueue queue_;
-  EngineStats stats_;
+  PublishedStats stats_;
   EngineMetrics metrics_;
   Engine engine_;
   std::thread thread_;

@@ -157,7 +157,7 @@ TEST_F(FrontendTest, ChoicesComeSideBySide) {
 TEST_F(FrontendTest, ASlowClientGetsMoreAtOnce) {
   start();
   FakeSink sink(core_, request("slow", 2000), {.held = true});
-  while (served_->stats.generated_tokens < 2000) std::this_thread::yield();
+  while (served_->stats.read().generated_tokens < 2000) std::this_thread::yield();
   sink.let_go();
   ASSERT_TRUE(sink.wait_for_end());
   // Those that came with the acceptance, and all others.

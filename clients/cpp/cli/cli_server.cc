@@ -113,8 +113,9 @@ void append_load(std::string& table, const v1::Load& load) {
                     load.pages().preemptions()));
   }
   row(table, "sessions",
-      fmt::format("{}, {} of them in host memory ({})", load.sessions().total(),
-                  load.sessions().host(), bytes_text(load.sessions().host_bytes())));
+      fmt::format("{}, and {} stored responses; {} in host memory ({})", load.sessions().total(),
+                  load.sessions().responses(), load.sessions().host(),
+                  bytes_text(load.sessions().host_bytes())));
   row(table, "tokens so far",
       fmt::format("{} of prompts, {} generated, in {} steps", load.prompt_tokens(),
                   load.generated_tokens(), load.steps()));

@@ -20,6 +20,7 @@ Refused ChatCompletions::read(std::string text, const WorkLimits& limits,
     to.tools = tool_use_of(body);
     to.max_tokens = int32_of(body, "max_completion_tokens");
     to.names.prompt = "messages";
+    to.is_chat = true;
     to.names.logprobs = "top_logprobs";
     if (to.max_tokens) to.names.max_tokens = "max_completion_tokens";
     if (!to.max_tokens) to.max_tokens = int32_of(body, "max_tokens");

@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
 #include "tests/support/engine/engine_harness.h"
 
 namespace recurve::testing::admission_test {
@@ -318,6 +321,43 @@ TEST(EngineAdmission, MemoryForSessionsRunsOutForTheLastToOpenOnly) {
   EXPECT_EQ(harness->stats().sessions_host, 3);
   EXPECT_EQ(harness->stats().slots_idle, 2);
   EXPECT_EQ(harness->stats().host_bytes, 3 * probe.state_bytes());
+}
+
+// Another thread reads the load while sequences and sessions come and go.
+TEST(EngineAdmission, TheLoadIsOfOneMoment) {
+  constexpr int kSlots = 4;
+  NullHarness harness({.slots = kSlots});
+  for (int i = 0; i < 3; ++i) harness->open("s" + std::to_string(i));
+  std::atomic<bool> done = false;
+  std::thread reader([&] {
+    while (!done) {
+      const EngineStats stats = harness->stats();
+      EXPECT_EQ(stats.slots, kSlots);
+      EXPECT_EQ(stats.slots_free + stats.running + stats.slots_idle, kSlots);
+    }
+  });
+  for (uint64_t turn = 0; turn < 200; ++turn) {
+    std::vector<AnswerPtr> answers;
+    for (uint64_t i = 0; i < 3; ++i) {
+      answers.push_back(harness->submit(request(3, 2, turn, "s" + std::to_string(i))));
+      answers.push_back(harness->submit(request(3, 3, turn)));
+    }
+    harness->run_until_idle();
+    for (AnswerPtr& answer : answers) answer->take();
+  }
+  done = true;
+  reader.join();
+}
+
+TEST(EngineAdmission, StoredResponsesAreNotCountedAsSessions) {
+  NullHarness harness({.slots = 2});
+  harness->open("s");
+  harness->open(reserved_name("resp_1"));
+  harness->open(reserved_name("resp_2"));
+  EXPECT_EQ(harness->stats().sessions, 1);
+  EXPECT_EQ(harness->stats().responses, 2);
+  harness->command(SessionCommand::Kind::kClose, reserved_name("resp_1"));
+  EXPECT_EQ(harness->stats().responses, 1);
 }
 
 }  // namespace recurve::testing::admission_test

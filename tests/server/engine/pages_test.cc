@@ -201,6 +201,25 @@ TEST_P(PagesTest, WhatCanNeverFitIsRefusedWithTheMemoryThatWouldDo) {
   EXPECT_EQ(bounded.ask(request(50, 50, 1))->reason(), EndReason::kLength);
 }
 
+TEST_P(PagesTest, ADefaultOfMaxTokensIsAtMostTheRestOfTheContext) {
+  HarnessOptions context = options(2, 4);
+  context.pages.most_tokens = 100;
+  EngineHarness harness = engine(context);
+  harness.open("s");
+  const auto ask = [&](size_t length, const std::string& session) {
+    Request asked = request(length, 4096, 1, session);
+    asked.max_tokens_is_default = true;
+    return harness.ask(std::move(asked));
+  };
+  EXPECT_EQ(ask(40, "")->tokens.size(), 60u);
+  harness.ask(request(40, 20, 1, "s"));
+  EXPECT_EQ(harness.get("s").position, 59);
+  EXPECT_EQ(ask(10, "s")->reason(), EndReason::kLength);
+  EXPECT_EQ(harness.get("s").position, 99);
+  const AnswerPtr refused = ask(101, "");
+  EXPECT_THAT(refused->ending->message, HasSubstr("the model's context is 100 tokens"));
+}
+
 TEST_P(PagesTest, AStreamedPromptEndsAtTheMostTokensOfAState) {
   HarnessOptions bounded = options(2, 4);
   EngineHarness harness = engine(bounded);

@@ -239,7 +239,7 @@ class Stress {
     EXPECT_TRUE(under_way_.empty()) << "some requests never end";
     busy_->run_until_idle();  // a step may be under way whose answers have all ended
     EXPECT_FALSE(busy_->step());
-    const EngineStats& stats = busy_->stats();
+    EngineStats stats = busy_->stats();
     EXPECT_EQ(stats.running, 0);
     EXPECT_EQ(busy_->queue().waiting(), 0);
     EXPECT_EQ(stats.slots_free + stats.slots_idle, slots_);
@@ -247,6 +247,7 @@ class Stress {
       busy_->command(Kind::kClose, "s" + std::to_string(i));
     }
     busy_->run_until_idle();
+    stats = busy_->stats();
     EXPECT_EQ(stats.sessions, 0);
     EXPECT_EQ(stats.host_bytes, 0);
     EXPECT_EQ(stats.slots_free, slots_);

@@ -466,9 +466,8 @@ TEST_F(HttpConnection, TheMetricsHaveAListenerWithNothingElse) {
 
 TEST_F(HttpConnection, TheLoadIsTheEngines) {
   start();
-  served_->stats.slots = 8;
-  served_->stats.running = 3;
-  served_->stats.generated_tokens = 77;
+  served_->stats.publish(
+      {.running = 3, .slots = 8, .sessions = 5, .responses = 4, .generated_tokens = 77});
   const json load = get("/v1/load").object();
   EXPECT_EQ(load["object"], "load");
   EXPECT_EQ(load["model"], "fake");
@@ -476,6 +475,8 @@ TEST_F(HttpConnection, TheLoadIsTheEngines) {
   EXPECT_EQ(load["chat"], false);
   EXPECT_EQ(load["slots"]["running"], 3);
   EXPECT_EQ(load["slots"]["total"], 8);
+  EXPECT_EQ(load["sessions"]["total"], 5);
+  EXPECT_EQ(load["sessions"]["responses"], 4);
   EXPECT_EQ(load["generated_tokens"], 77);
   EXPECT_EQ(load["max_queue"], 16);
 }

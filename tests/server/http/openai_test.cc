@@ -196,7 +196,7 @@ TEST_F(OpenAiTest, ErrorsNameTheFieldAsItWasSent) {
     field("stop", std::vector<std::string>(17, "a"), "17");
     field("stop_token_ids", {3'000'000'000}, "3000000000");
     field("allowed_token_ids", {uint64_t{1} << 63}, "9223372036854775808");
-    field("min_tokens", 1000, "1000");
+    field("min_tokens", 5000, "5000");
   }
   refuse("/v1/completions", completion("x"), {{"prompt", {1, 3'000'000'000}}}, "prompt",
          "3000000000");
@@ -265,6 +265,40 @@ TEST_F(OpenAiTest, FieldsReachTheEngine) {
   ASSERT_EQ(post("/v1/completions", session, "x-recurve-session: s\r\n").status, 200);
   EXPECT_EQ(engine_->last_request().session, "s");
   EXPECT_TRUE(engine_->last_request().wait_for_acknowledgement);
+}
+
+TEST_F(OpenAiTest, ChatsWithoutMaxTokensRunToTheEndOfTheTurnOrTheDefault) {
+  start();
+  const json response = {{"input", "x"}};
+  const auto max_tokens = [&](const char* path, const json& body) {
+    const auto got = post(path, body);
+    EXPECT_EQ(got.status, 200) << got.body;
+    const Request last = engine_->last_request();
+    EXPECT_EQ(last.max_tokens_is_default, path != std::string("/v1/completions"));
+    return last.sampling.max_tokens;
+  };
+  EXPECT_EQ(max_tokens("/v1/completions", completion("x")), 16);
+  EXPECT_EQ(max_tokens("/v1/chat/completions", chat("x")), 4096);
+  EXPECT_EQ(max_tokens("/v1/responses", response), 4096);
+
+  // Its memory bounds an answer with log-probabilities, which would be refused else.
+  json large = chat("x");
+  large.update({{"logprobs", true}, {"top_logprobs", 20}});
+  const int32_t fits = max_tokens("/v1/chat/completions", large);
+  EXPECT_GE(fits, kDefaultMaxTokens);
+  EXPECT_LT(fits, 4096);
+
+  served_->text.max_tokens_default = 100;
+  EXPECT_EQ(max_tokens("/v1/chat/completions", chat("x")), 100);
+  served_->text.max_tokens_default = 0;
+  served_->text.max_generated_tokens = 5000;
+  EXPECT_EQ(max_tokens("/v1/chat/completions", chat("x")), 5000);
+  EXPECT_EQ(max_tokens("/v1/responses", response), 5000);
+  json few = chat("x");
+  few["max_tokens"] = 3;
+  EXPECT_EQ(post("/v1/chat/completions", few).status, 200);
+  EXPECT_EQ(engine_->last_request().sampling.max_tokens, 3);
+  EXPECT_FALSE(engine_->last_request().max_tokens_is_default);
 }
 
 // What is gathered has its memory before anything is computed, or is refused with the numbers.

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <fstream>
 #include <map>
@@ -94,9 +95,9 @@ TEST(Metrics, EventsReachTheirSeries) {
   metrics.request_received();
   metrics.request_finished(EndReason::kStopString);
   metrics.request_finished(EndReason::kInternal);
-  metrics.set_requests(3, 4);
+  metrics.set_waiting(4);
   metrics.set_expected_queue_seconds(0.5);
-  metrics.set_slots(5, 6, 7);
+  metrics.set_slots({.free = 5, .running = 6, .session_idle = 7});
   metrics.set_sessions({.in_slot = 8, .in_host = 9, .on_disk = 11, .empty = 10, .to_disk = 3});
   metrics.set_sessions({.in_slot = 8, .in_host = 9, .on_disk = 11, .empty = 10, .to_disk = 4});
   metrics.set_state_dir({.bytes = 1000, .set_aside = 2, .syncs = 7});
@@ -116,7 +117,7 @@ TEST(Metrics, EventsReachTheirSeries) {
   EXPECT_EQ(value(text, "recurve_requests_finished_total{reason=\"stop_string\"}"), 1);
   EXPECT_EQ(value(text, "recurve_requests_finished_total{reason=\"error\"}"), 1);
   EXPECT_EQ(value(text, "recurve_requests_finished_total{reason=\"eos\"}"), 0);
-  EXPECT_EQ(value(text, "recurve_requests_running"), 3);
+  EXPECT_EQ(value(text, "recurve_requests_running"), 6);
   EXPECT_EQ(value(text, "recurve_requests_waiting"), 4);
   EXPECT_EQ(value(text, "recurve_expected_queue_seconds"), 0.5);
   EXPECT_EQ(value(text, "recurve_slots{tier=\"free\"}"), 5);
@@ -203,7 +204,7 @@ TEST(Metrics, ThreadsLoseNothing) {
         metrics.request_received();
         metrics.add_generated_tokens(2);
         metrics.observe_inter_token(0.01);
-        metrics.set_requests(i, i);
+        metrics.set_waiting(i);
       }
     });
   }
@@ -212,6 +213,30 @@ TEST(Metrics, ThreadsLoseNothing) {
   EXPECT_EQ(value(metrics.text(), "recurve_requests_total"), 4000);
   EXPECT_EQ(value(metrics.text(), "recurve_generated_tokens_total"), 8000);
   EXPECT_EQ(value(metrics.text(), "recurve_inter_token_seconds_count"), 4000);
+}
+
+// A scrape while the gauges change has those that one call set.
+TEST(Metrics, AScrapeShowsSlotsThatAddUp) {
+  constexpr int kSlots = 8;
+  Metrics metrics;
+  metrics.set_slots({.free = kSlots});
+  std::atomic<bool> done = false;
+  std::thread engine([&] {
+    for (int64_t i = 0; !done; ++i) {
+      metrics.set_slots(
+          {.free = kSlots - i % 8, .running = i % 8 / 2, .session_idle = (i % 8 + 1) / 2});
+    }
+  });
+  for (int i = 0; i < 100; ++i) {
+    const std::string text = metrics.text();
+    const double running = value(text, "recurve_slots{tier=\"running\"}");
+    EXPECT_EQ(value(text, "recurve_slots{tier=\"free\"}") + running +
+                  value(text, "recurve_slots{tier=\"session_idle\"}"),
+              kSlots);
+    EXPECT_EQ(value(text, "recurve_requests_running"), running);
+  }
+  done = true;
+  engine.join();
 }
 
 TEST(Metrics, LimitsTheNumberOfTenants) {

@@ -232,13 +232,12 @@ TEST_F(ServiceTest, InfoHasTheConfiguredValues) {
   EXPECT_EQ(server.limits().max_stop_strings(), 16);
   EXPECT_GE(server.uptime_seconds(), 0);
 
-  served_->stats.running = 3;
-  served_->stats.slots = 8;
-  served_->stats.sessions_host = 2;
+  served_->stats.publish({.running = 3, .slots = 8, .responses = 4, .sessions_host = 2});
   v1::Load load;
   ASSERT_TRUE(control_->GetLoad(&second, {}, &load).ok());
   EXPECT_EQ(load.requests_running(), 3);
   EXPECT_EQ(load.slots().total(), 8);
+  EXPECT_EQ(load.sessions().responses(), 4);
   EXPECT_EQ(load.sessions().host(), 2);
 }
 

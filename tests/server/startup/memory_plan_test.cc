@@ -201,7 +201,7 @@ TEST(MemoryPlanTest, WhatIsPlannedIsWhatIsTaken) {
     const auto loaded = load_model(checkpoint, *backend, load_options(options));
     EXPECT_EQ(backend->allocated() - before, plan.weights) << model;
     AdmissionQueue queue(1);
-    EngineStats stats;
+    PublishedStats stats;
     EngineMetrics metrics;
     const auto vocab = static_cast<int32_t>(loaded->info().vocab);
     const Engine engine(*loaded, *backend, {.rows = vocab, .usable = vocab, .eos_ids = {}}, queue,
@@ -212,7 +212,7 @@ TEST(MemoryPlanTest, WhatIsPlannedIsWhatIsTaken) {
 }
 
 TEST(MemoryPlanTest, WhatIsPlannedForPagesIsWhatIsTaken) {
-  for (const char* model : {"qwen3_5/pattern", "granite_hybrid/groups"}) {
+  for (const char* model : {"qwen3_5/pattern", "granite_hybrid/groups", "nemotron_h/groups"}) {
     Options options = options_with(3, "reference");
     options.model = std::string(RECURVE_SOURCE_DIR) + "/tests/golden/" + model;
     options.kv_memory = 1 << 20;
@@ -223,12 +223,12 @@ TEST(MemoryPlanTest, WhatIsPlannedForPagesIsWhatIsTaken) {
     Checkpoint checkpoint = open_checkpoint(options);
     const auto loaded = load_model(checkpoint, *backend, load_options(options));
     AdmissionQueue queue(1);
-    EngineStats stats;
+    PublishedStats stats;
     EngineMetrics metrics;
     const auto vocab = static_cast<int32_t>(loaded->info().vocab);
     const Engine engine(*loaded, *backend, {.rows = vocab, .usable = vocab, .eos_ids = {}}, queue,
                         stats, metrics, engine_options(options, 3, 0, 0, plan.page_limits()));
-    EXPECT_EQ(stats.pages, static_cast<int64_t>(plan.pages / plan.page));
+    EXPECT_EQ(stats.read().pages, static_cast<int64_t>(plan.pages / plan.page));
     EXPECT_EQ(backend->allocated() - before + plan.reserve + plan.constraints + plan.preempted,
               plan.total(3))
         << model;

@@ -260,14 +260,14 @@ class EngineHarness {
 
   Engine& engine() { return engine_; }
   AdmissionQueue& queue() { return queue_; }
-  const EngineStats& stats() const { return stats_; }
+  EngineStats stats() const { return stats_.read(); }
 
  private:
   bool archive_under_way() const { return archive_ != nullptr && archive_->working(); }
 
   Archive* archive_;
   AdmissionQueue queue_;
-  EngineStats stats_;
+  PublishedStats stats_;
   EngineMetrics metrics_;
   Engine engine_;
   std::thread thread_;

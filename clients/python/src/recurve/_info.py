@@ -107,8 +107,9 @@ class Slots:
 class SessionCounts:
     """The sessions there are."""
 
-    total: int
-    host: int  #: with their state in host memory
+    total: int  #: without stored responses
+    responses: int  #: stored responses of /v1/responses whose state is kept
+    host: int  #: of both, with their state in host memory
     host_bytes: int  #: of session states and marks
 
 

@@ -102,6 +102,7 @@ Refused Responses::read(std::string text, const WorkLimits& limits,
     read_constraint(body, &to);
     to.max_tokens = int32_of(body, "max_output_tokens");
     to.names.prompt = "input";
+    to.is_chat = true;
     to.names.max_tokens = "max_output_tokens";
     to.names.logprobs = "top_logprobs";
     to.tools = tool_use_of(body);
