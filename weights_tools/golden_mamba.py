@@ -14,6 +14,7 @@ import types
 import numpy as np
 
 from weights_tools import golden_cases as cases
+from weights_tools import golden_qwen3_5
 from weights_tools.families import mamba, mamba2
 
 _HF = {
@@ -104,6 +105,8 @@ CASES = {
     "mamba/original": (mamba, _ORIGINAL, 12),
     "mamba/bf16": (mamba, {**_HF, "torch_dtype": "bfloat16"}, 17),
     "mamba/bias": (mamba, {**_HF, "use_bias": True, "use_conv_bias": False}, 20),
+    # Widths that no vector width divides.
+    "mamba/odd": (mamba, {**_HF, "hidden_size": 37, "intermediate_size": 111}, 22),
     "falcon_mamba/bf16": (mamba, _FALCON, 13),
     "mamba2/hf": (mamba2, _HF2, 14),
     "mamba2/original": (mamba2, _ORIGINAL2, 15),
@@ -180,6 +183,14 @@ def transformers_model(values, weights):
     return model.eval()
 
 
+def states_of(cache, layers):
+    """Of the convolutions and of the recurrences, one of each layer."""
+    if not hasattr(cache, "layers"):  # transformers 4.46
+        return [[states[i] for i in range(layers)] for states in (cache.conv_states, cache.ssm_states)]
+    both = (golden_qwen3_5.convolution, golden_qwen3_5.recurrent)
+    return [[states(layer) for layer in cache.layers] for states in both]
+
+
 def by_transformers(values, config, tensors, seed, dtype):
     import torch
 
@@ -189,11 +200,9 @@ def by_transformers(values, config, tensors, seed, dtype):
     with torch.no_grad():
         for tokens in cases.sequences(config.vocab, seed):
             done = model(torch.from_numpy(tokens).long()[None], use_cache=True)
-            cache = done.cache_params
-            layers = range(config.layers)
             conv, h = (
-                np.stack([np.asarray(states[i][0].double()) for i in layers])
-                for states in (cache.conv_states, cache.ssm_states)
+                np.stack([np.asarray(layer[0].double()) for layer in layers])
+                for layers in states_of(done.cache_params, config.layers)
             )
             out.append((tokens, done.logits[0].double().numpy(), {"conv": conv[..., 1:], "h": h}))
     return out

@@ -60,9 +60,7 @@ MambaConfig read_mamba_config(const Checkpoint& checkpoint, bool falcon) {
     read_mixer(read, config, c);
     read.must_be("ssm_cfg", nlohmann::json::object());
   }
-  if (c.DI % 32 != 0 || c.DI == 0) {
-    read.fail("intermediate_size", "a multiple of 32", std::to_string(c.DI));
-  }
+  if (c.DI == 0) read.fail("expand", "at least one inner channel", "none");
   // expand: see above. The others choose code, not what it computes.
   read.ignore({"expand", "use_mambapy", "use_falcon_mambapy", "use_associative_scan"});
   finish_state_space(read);

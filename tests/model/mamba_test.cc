@@ -136,8 +136,9 @@ TEST(MambaConfig, RefusesWhatWouldChangeTheMaths) {
     refused("ssm_cfg", {{"layer", "Mamba3"}});
     refused("num_hidden_layers", 0);
   }
-  EXPECT_THAT(error_of(with(mamba_config(), "intermediate_size", 40)),
-              HasSubstr("intermediate_size: wanted a multiple of 32, found 40"));
+  json none = with(mamba_config(), "hidden_size", 16);
+  none.erase("intermediate_size");
+  EXPECT_THAT(error_of(with(none, "expand", 1.0 / 64)), HasSubstr("expand: wanted at least one"));
   EXPECT_THAT(error_of(with(mamba_config(), "mixer_rms_eps", 1e-6)), HasSubstr("mixer_rms_eps"));
   EXPECT_THAT(error_of(with(mamba_config(), "time_step_rank", "half")),
               HasSubstr("time_step_rank"));
