@@ -58,7 +58,7 @@ void check_request(TextRequest asked) {
   CHECK(!request.prompt.ids.empty() || !request.session.empty());
   for (const int32_t id : request.prompt.ids) CHECK(id >= 0 && id < FakeTokenizer::kSize);
   CHECK(!request.streams.empty() && request.streams.size() <= kMostChoices);
-  CHECK(request.session.empty() || request.session.front() != kKept);
+  CHECK(request.session.empty() || request.session.front() != kReserved);
 }
 
 void read(AnswerDialect& dialect, std::string_view body) {
