@@ -366,17 +366,16 @@ TEST_P(PagesTest, ASessionReservesWhatItsRequestMayAdd) {
   EXPECT_EQ(harness.command(Kind::kMark, "s", "m").reason, EndReason::kExhausted);
 }
 
-INSTANTIATE_TEST_SUITE_P(Growing, PagesTest,
-                         ::testing::Combine(::testing::Values("qwen3_5/pattern",
-                                                              "granite_hybrid/pattern",
-                                                              "nemotron_h/groups"),
-                                            ::testing::ValuesIn(all_devices()), ::testing::Bool()),
-                         [](const auto& info) {
-                           std::string name = std::get<0>(info.param) + "_" +
-                                              test_name(std::get<1>(info.param)) +
-                                              (std::get<2>(info.param) ? "_ahead" : "");
-                           std::ranges::replace(name, '/', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Growing, PagesTest,
+    ::testing::Combine(::testing::Values("qwen3_5/pattern", "granite_hybrid/pattern",
+                                         "nemotron_h/groups", "falcon_h1/pattern"),
+                       ::testing::ValuesIn(all_devices()), ::testing::Bool()),
+    [](const auto& info) {
+      std::string name = std::get<0>(info.param) + "_" + test_name(std::get<1>(info.param)) +
+                         (std::get<2>(info.param) ? "_ahead" : "");
+      std::ranges::replace(name, '/', '_');
+      return name;
+    });
 
 }  // namespace recurve::testing::pages_test
