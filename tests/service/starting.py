@@ -3,9 +3,7 @@
     RECURVE_BIN=build/release/bin /usr/bin/python3 -m pytest tests/service/starting.py
 """
 
-import resource
 import shutil
-import signal
 import socket
 import subprocess
 
@@ -64,12 +62,3 @@ def test_a_file_of_keys_in_the_folder_of_states_is_refused(tmp_path):
         for flag in ("--state-keys", "--keys"):
             code, said = started("--state-dir", states, flag, file)
             assert (code, f"{flag} {file} is in --state-dir {states}" in said) == (1, True)
-
-
-def test_a_process_without_memory_or_threads_says_so():
-    """Wherever the limit is met, there is a sentence; a library may abort."""
-    for megabytes in (160, 200, 240, 280, 320):
-        limit = (megabytes << 20, megabytes << 20)
-        code, said = started("--sandbox", "off", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit))
-        assert code in (1, -signal.SIGABRT), (megabytes, code, said)
-        assert "\nrecurve-server: " in "\n" + said, (megabytes, said)
