@@ -8,10 +8,8 @@ time_step_limit they would not, as transformers 5.23 applies it to prompts alone
 import pathlib
 import sys
 
-import numpy as np
-
 from weights_tools import golden_cases as cases
-from weights_tools import golden_qwen3_5
+from weights_tools import golden_hybrid
 from weights_tools.families import falcon_h1
 
 # The multipliers are of the sizes of the Hub's, none of them a power of two.
@@ -91,85 +89,26 @@ CASES = {
 }
 
 
-def random_weights(config, seed):
-    """name -> fp32 array, in sizes at which every term of the forward pass shows."""
-    rng = np.random.default_rng(seed)
-    out = {}
-    for name, shape in sorted(falcon_h1.tensor_shapes(config).items()):
-        normal = rng.standard_normal(shape)
-        if "norm" in name or name.endswith(".D"):
-            out[name] = 1 + 0.4 * normal
-        elif name.endswith("A_log"):
-            out[name] = rng.uniform(-4, 1, shape)
-        elif name.endswith(("bias", "embed_tokens.weight")):
-            out[name] = 0.5 * normal
-        elif name == "lm_head.weight":
-            out[name] = 5 * normal / np.sqrt(shape[-1])
-        else:
-            gain = 3.0 if name.endswith(("q_proj.weight", "k_proj.weight")) else 1.5
-            out[name] = gain * normal / np.sqrt(shape[-1])
-    return {name: value.astype(np.float32) for name, value in out.items()}
-
-
 def by_transformers(values, c, tensors, seed, dtype, rows):
-    """rows: of each call, or None for all of a sequence in one."""
-    import torch
     from transformers import FalconH1Config, FalconH1ForCausalLM
 
     skipped = ("architectures", "model_type", "torch_dtype")
     config = FalconH1Config(**{k: v for k, v in values.items() if k not in skipped})
-    config._attn_implementation = "eager"
-    model = FalconH1ForCausalLM(config).to(dtype).eval()
-    weights = {n: torch.from_numpy(t.float32()).to(dtype) for n, t in tensors.items()}
-    missing = model.load_state_dict(weights, strict=False)
-    assert not missing.unexpected_keys and set(missing.missing_keys) <= {"lm_head.weight"}, missing
-    model.tie_weights()
-    out = []
-    for tokens in cases.sequences(c.vocab, seed):
-        ids, cache, logits = torch.from_numpy(tokens).long()[None], None, []
-        for part in ids.split(rows or len(tokens), 1):
-            answer = model(part, use_cache=True, past_key_values=cache)
-            cache = answer.past_key_values
-            logits.append(answer.logits[0])
-        conv = [golden_qwen3_5.convolution(layer)[0][:, 1 - c.mamba.width :] for layer in cache.layers]
-        state = {
-            "conv": torch.stack(conv).numpy(),
-            "h": torch.stack([golden_qwen3_5.recurrent(layer)[0] for layer in cache.layers]).numpy(),
-            "keys": torch.stack([layer.keys[0].transpose(0, 1) for layer in cache.layers]).numpy(),
-            "values": torch.stack([layer.values[0].transpose(0, 1) for layer in cache.layers]).numpy(),
-        }
-        state = falcon_h1.in_its_scale(c, state) | {"position": np.array([len(tokens)], np.int32)}
-        out.append((tokens, torch.cat(logits).numpy(), state))
-    return out
+    model = golden_hybrid.load(FalconH1ForCausalLM, config, tensors, dtype)
+
+    def state_of(layers):
+        return falcon_h1.in_its_scale(c, golden_hybrid.mamba_state(layers, layers, c.mamba.width))
+
+    return golden_hybrid.results(model, c.vocab, seed, rows, state_of)
 
 
 def drawn(name):
-    """The weights of a case, as its file has them: name -> Tensor."""
-    values, seed = CASES[name]
-    return cases.stored(random_weights(falcon_h1.config_from_dict(values), seed), values)
-
-
-def make(name, out):
-    import torch
-
-    values, seed = CASES[name]
-    config, tensors = falcon_h1.config_from_dict(values), drawn(name)
-    equations = [(t, *falcon_h1.run(config, tensors, t)) for t in cases.sequences(config.vocab, seed)]
-    with torch.no_grad():
-        fp32 = by_transformers(values, config, tensors, seed, torch.float32, None)
-        with golden_qwen3_5.all_in_fp64():
-            exact = by_transformers(values, config, tensors, seed, torch.float64, None)
-            steps = by_transformers(values, config, tensors, seed, torch.float64, 1)
-    differences = [cases.difference(exact, other) for other in (equations, steps, fp32)]
-    words = " | ".join(f"{difference:.1e}" for difference in differences)
-    print(f"| {name.split('/')[1]} | {falcon_h1.parameters(config):,} | {words} |")
-    assert max(differences[:2]) < 1e-12, differences
-    cases.write(out / name, values, tensors, exact)
+    return golden_hybrid.drawn(falcon_h1, CASES[name])
 
 
 def main(argv):
     for name in cases.chosen(CASES, argv[1:]):
-        make(name, pathlib.Path(argv[0]))
+        golden_hybrid.make(falcon_h1, CASES[name], drawn(name), pathlib.Path(argv[0]) / name, by_transformers)
 
 
 if __name__ == "__main__":

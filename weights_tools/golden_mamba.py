@@ -14,7 +14,7 @@ import types
 import numpy as np
 
 from weights_tools import golden_cases as cases
-from weights_tools import golden_qwen3_5
+from weights_tools import golden_hybrid
 from weights_tools.families import mamba, mamba2
 
 _HF = {
@@ -187,8 +187,8 @@ def states_of(cache, layers):
     """Of the convolutions and of the recurrences, one of each layer."""
     if not hasattr(cache, "layers"):  # transformers 4.46
         return [[states[i] for i in range(layers)] for states in (cache.conv_states, cache.ssm_states)]
-    both = (golden_qwen3_5.convolution, golden_qwen3_5.recurrent)
-    return [[states(layer) for layer in cache.layers] for states in both]
+    both = ("conv_states", "recurrent_states")
+    return [[golden_hybrid.only(getattr(layer, name)) for layer in cache.layers] for name in both]
 
 
 def by_transformers(values, config, tensors, seed, dtype):

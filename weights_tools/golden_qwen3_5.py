@@ -4,13 +4,11 @@ Run: python -m weights_tools.golden_qwen3_5 OUT [CASE...], in the environment of
 tests/golden/delta_net/requirements.txt without flash-linear-attention and causal-conv1d, whose kernels need a GPU.
 """
 
-import contextlib
 import pathlib
 import sys
 
-import numpy as np
-
 from weights_tools import golden_cases as cases
+from weights_tools import golden_hybrid
 from weights_tools.families import qwen3_5
 
 _BASE = {
@@ -78,110 +76,31 @@ CASES = {
 }
 
 
-def random_weights(config, seed):
-    """name -> fp32 array, in sizes at which every term of the forward pass shows: decays from next to none to all,
-    scores of attention that prefer some rows."""
-    rng = np.random.default_rng(seed)
-    out = {}
-    for name, shape in sorted(qwen3_5.tensor_shapes(config).items()):
-        normal = rng.standard_normal(shape)
-        if name.endswith("linear_attn.norm.weight"):
-            out[name] = 1 + 0.4 * normal
-        elif "norm" in name:
-            out[name] = 0.4 * normal
-        elif name.endswith("A_log"):
-            out[name] = rng.uniform(-4, 1, shape)
-        elif name.endswith(("bias", "embed_tokens.weight")):
-            out[name] = 0.5 * normal
-        elif name == "lm_head.weight":
-            out[name] = 5 * normal / np.sqrt(shape[-1])
-        else:
-            gain = 3.0 if name.endswith(("q_proj.weight", "k_proj.weight")) else 1.5
-            out[name] = gain * normal / np.sqrt(shape[-1])
-    return {name: value.astype(np.float32) for name, value in out.items()}
-
-
-def by_transformers(values, c, tensors, seed, dtype):
-    import torch
+def by_transformers(values, c, tensors, seed, dtype, rows):
     from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
     skipped = ("architectures", "model_type", "torch_dtype")
     config = Qwen3_5TextConfig(**{k: v for k, v in values.items() if k not in skipped})
-    config._attn_implementation = "eager"
-    model = Qwen3_5ForCausalLM(config).to(dtype).eval()
-    weights = {n: torch.from_numpy(t.float32()).to(dtype) for n, t in tensors.items()}
-    missing = model.load_state_dict(weights, strict=False)
-    assert not missing.unexpected_keys and set(missing.missing_keys) <= {"lm_head.weight"}, missing
-    model.tie_weights()
-    out = []
-    for tokens in cases.sequences(c.vocab, seed):
-        ids = torch.from_numpy(tokens).long()[None]
-        answer = model(ids, use_cache=True)
-        cache = answer.past_key_values.layers
-        delta = [cache[i] for i in range(c.layers) if not c.attends(i)]
-        attends = [cache[i] for i in range(c.layers) if c.attends(i)]
-        state = {
-            "S": torch.stack([recurrent(layer)[0] for layer in delta]).numpy(),
-            "conv": torch.stack([convolution(layer)[0][:, 1 - c.width :] for layer in delta]).numpy(),
-            "keys": torch.stack([layer.keys[0].transpose(0, 1) for layer in attends]).numpy(),
-            "values": torch.stack([layer.values[0].transpose(0, 1) for layer in attends]).numpy(),
-        }
-        state["position"] = np.array([len(tokens)], np.int32)
-        out.append((tokens, answer.logits[0].numpy(), state))
-    return out
+    model = golden_hybrid.load(Qwen3_5ForCausalLM, config, tensors, dtype)
 
+    def state_of(layers):
+        delta = [layers[i] for i in range(c.layers) if not c.attends(i)]
+        state = {"S": golden_hybrid.recurrent_state(delta), "conv": golden_hybrid.conv_state(delta, c.width)}
+        return state | golden_hybrid.keys_and_values([layers[i] for i in range(c.layers) if c.attends(i)])
 
-def recurrent(layer):
-    states = layer.recurrent_states
-    return states[0] if isinstance(states, (list, dict)) else states
-
-
-def convolution(layer):
-    states = layer.conv_states
-    return states[0] if isinstance(states, (list, dict)) else states
-
-
-@contextlib.contextmanager
-def all_in_fp64():
-    """With the place that asks for fp32 in a way that cases.fp64() does not see: the softmax of attention."""
-    import torch
-
-    functional = torch.nn.functional
-    softmax = functional.softmax
-    functional.softmax = lambda x, dim, dtype=None: softmax(x, dim)
-    try:
-        with cases.fp64():
-            yield
-    finally:
-        functional.softmax = softmax
+    return golden_hybrid.results(model, c.vocab, seed, rows, state_of)
 
 
 def drawn(name):
-    """The weights of a case, as its file has them: name -> Tensor."""
-    values, seed = CASES[name]
-    return cases.stored(random_weights(qwen3_5.config_from_dict(values), seed), values)
-
-
-def make(name, out):
-    import torch
-
-    values, seed = CASES[name]
-    config, tensors = qwen3_5.config_from_dict(values), drawn(name)
-    equations = [(t, *qwen3_5.run(config, tensors, t)) for t in cases.sequences(config.vocab, seed)]
-    with torch.no_grad():
-        fp32 = by_transformers(values, config, tensors, seed, torch.float32)
-        with all_in_fp64():
-            exact = by_transformers(values, config, tensors, seed, torch.float64)
-    print(
-        f"| {name.split('/')[1]} | {qwen3_5.parameters(config):,} | {cases.difference(exact, equations):.1e} | "
-        f"{cases.difference(exact, fp32):.1e} |"
-    )
-    cases.write(out / name, values, tensors, exact)
+    """But for the norm of the mixer, a file has what the weights of norms are more than 1."""
+    return golden_hybrid.drawn(qwen3_5, CASES[name], lambda weights: int(weights.endswith("linear_attn.norm.weight")))
 
 
 def main(argv):
     for name in cases.chosen(CASES, argv[1:]):
-        make(name, pathlib.Path(argv[0]))
+        # A power in fp32 is one unit apart in NumPy and PyTorch.
+        within = 1e-7 if name == "qwen3_5/groups" else 1e-12
+        golden_hybrid.make(qwen3_5, CASES[name], drawn(name), pathlib.Path(argv[0]) / name, by_transformers, within)
 
 
 if __name__ == "__main__":

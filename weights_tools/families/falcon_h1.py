@@ -104,16 +104,15 @@ def config_from_dict(values):
 
 
 def layer_shapes(config):
-    c, m = config, config.mamba
+    c = config
     queries, keys = c.QH * c.head, c.KVH * c.head
     shapes = {"input_layernorm.weight": (c.D,), "pre_ff_layernorm.weight": (c.D,)}
     shapes |= {f"self_attn.{n}_proj.weight": (rows, c.D) for n, rows in (("q", queries), ("k", keys), ("v", keys))}
     shapes |= {"self_attn.o_proj.weight": (c.D, queries), "feed_forward.down_proj.weight": (c.D, c.F)}
     shapes |= {f"feed_forward.{n}_proj.weight": (c.F, c.D) for n in ("gate", "up")}
-    mixer = {"in_proj.weight": (m.DI + m.conv_width + m.H, c.D), "out_proj.weight": (c.D, m.DI)}
-    mixer |= {"conv1d.weight": (m.conv_width, 1, m.width), "dt_bias": (m.H,), "A_log": (m.H,), "D": (m.H,)}
-    mixer |= {"conv1d.bias": (m.conv_width,)} if m.conv_bias else {}
-    mixer |= {"norm.weight": (m.DI,)} if c.gate_norm else {}
+    mixer = mamba2.mixer_shapes(c.mamba)
+    if not c.gate_norm:
+        del mixer["norm.weight"]
     return shapes | {"mamba." + name: shape for name, shape in mixer.items()}
 
 
@@ -144,8 +143,7 @@ def state_bytes_of_token(config, value_bytes=2):
 
 def mixer_flops(config, chunk):
     """Of a prompt's token outside the weights, without attention, whose work follows the length of the prompt."""
-    m = config.mamba
-    return config.layers * (2 * chunk * (m.N * m.G + m.DI) + 4 * m.N * m.DI)
+    return config.layers * mamba2.flops_of_mixer(config.mamba, chunk)
 
 
 def decode_weight_bytes(config, bytes_per_weight=2):

@@ -101,7 +101,7 @@ def config_from_dict(values):
 
 
 def layer_shapes(config, layer):
-    c, m = config, config.mamba
+    c = config
     shapes = {"input_layernorm.weight": (c.D,), "post_attention_layernorm.weight": (c.D,)}
     shapes |= {"shared_mlp.input_linear.weight": (2 * c.F, c.D), "shared_mlp.output_linear.weight": (c.D, c.F)}
     if c.attends(layer):
@@ -111,14 +111,7 @@ def layer_shapes(config, layer):
             if c.attention_bias:
                 shapes[f"{a}{name}_proj.bias"] = (rows,)
         return shapes
-    rows = m.DI + m.conv_width + m.H
-    mixer = {"in_proj.weight": (rows, c.D), "conv1d.weight": (m.conv_width, 1, m.width), "norm.weight": (m.DI,)}
-    mixer |= {"dt_bias": (m.H,), "A_log": (m.H,), "D": (m.H,), "out_proj.weight": (c.D, m.DI)}
-    if m.conv_bias:
-        mixer["conv1d.bias"] = (m.conv_width,)
-    if m.bias:
-        mixer |= {"in_proj.bias": (rows,), "out_proj.bias": (c.D,)}
-    return shapes | {"mamba." + name: shape for name, shape in mixer.items()}
+    return shapes | {"mamba." + name: shape for name, shape in mamba2.mixer_shapes(c.mamba).items()}
 
 
 def tensor_shapes(config):
@@ -149,8 +142,7 @@ def state_bytes_of_token(config, value_bytes=2):
 
 def mixer_flops(config, chunk):
     """Of a prompt's token outside the weights, without attention, whose work follows the length of the prompt."""
-    c, m = config, config.mamba
-    return (c.layers - c.attention_layers) * (2 * chunk * (m.N * m.G + m.DI) + 4 * m.N * m.DI)
+    return (config.layers - config.attention_layers) * mamba2.flops_of_mixer(config.mamba, chunk)
 
 
 def decode_weight_bytes(config, bytes_per_weight=2):

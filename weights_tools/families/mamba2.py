@@ -96,6 +96,17 @@ def config_from_dict(values):
     )
 
 
+def mixer_shapes(config):
+    """Of the tensors of one mixer."""
+    c = config
+    rows = c.DI + c.conv_width + c.H
+    shapes = {"in_proj.weight": (rows, c.D), "conv1d.weight": (c.conv_width, 1, c.width)}
+    shapes |= {"dt_bias": (c.H,), "A_log": (c.H,), "D": (c.H,)}
+    shapes |= {"norm.weight": (c.DI,), "out_proj.weight": (c.D, c.DI)}
+    shapes |= {"conv1d.bias": (c.conv_width,)} if c.conv_bias else {}
+    return shapes | ({"in_proj.bias": (rows,), "out_proj.bias": (c.D,)} if c.bias else {})
+
+
 def tensor_shapes(config):
     c = config
     shapes = {c.embedding: (c.vocab, c.D), "backbone.norm_f.weight": (c.D,)}
@@ -104,18 +115,7 @@ def tensor_shapes(config):
     for i in range(c.layers):
         p = f"backbone.layers.{i}."
         shapes[p + "norm.weight"] = (c.D,)
-        m = p + "mixer."
-        shapes[m + "in_proj.weight"] = (c.DI + c.conv_width + c.H, c.D)
-        shapes[m + "conv1d.weight"] = (c.conv_width, 1, c.width)
-        if c.conv_bias:
-            shapes[m + "conv1d.bias"] = (c.conv_width,)
-        for name in ("dt_bias", "A_log", "D"):
-            shapes[m + name] = (c.H,)
-        shapes[m + "norm.weight"] = (c.DI,)
-        shapes[m + "out_proj.weight"] = (c.D, c.DI)
-        if c.bias:
-            shapes[m + "in_proj.bias"] = (c.DI + c.conv_width + c.H,)
-            shapes[m + "out_proj.bias"] = (c.D,)
+        shapes |= {f"{p}mixer.{name}": shape for name, shape in mixer_shapes(c).items()}
     return shapes
 
 
@@ -129,10 +129,14 @@ def state_bytes(config, matrix_bytes=4):
     return c.layers * (matrix_bytes * c.DI * c.N + 2 * c.conv_width * (c.width - 1))
 
 
-def mixer_flops(config, chunk):
-    """Of a prompt's token outside the weights, in chunks of so many, full squares counted."""
+def flops_of_mixer(config, chunk):
+    """Of one mixer for a prompt's token outside the weights, in chunks of so many, full squares counted."""
     c = config
-    return c.layers * (2 * chunk * (c.N * c.G + c.DI) + 4 * c.N * c.DI)
+    return 2 * chunk * (c.N * c.G + c.DI) + 4 * c.N * c.DI
+
+
+def mixer_flops(config, chunk):
+    return config.layers * flops_of_mixer(config, chunk)
 
 
 def decode_weight_bytes(config, bytes_per_weight=2):

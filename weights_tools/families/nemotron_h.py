@@ -100,7 +100,7 @@ def linear_shapes(name, rows, columns, bias):
 
 
 def layer_shapes(config, kind):
-    c, m = config, config.mamba
+    c = config
     if kind == "attention":
         keys, queries = c.KVH * c.head, c.QH * c.head
         shapes = {f"{name}_proj.weight": (rows, c.D) for name, rows in (("q", queries), ("k", keys), ("v", keys))}
@@ -108,11 +108,7 @@ def layer_shapes(config, kind):
     elif kind == "mlp":
         shapes = linear_shapes("up_proj", c.F, c.D, c.mlp_bias) | linear_shapes("down_proj", c.D, c.F, c.mlp_bias)
     else:
-        shapes = linear_shapes("in_proj", m.DI + m.conv_width + m.H, c.D, m.bias)
-        shapes |= linear_shapes("out_proj", c.D, m.DI, m.bias)
-        shapes |= {"conv1d.weight": (m.conv_width, 1, m.width), "norm.weight": (m.DI,)}
-        shapes |= {"conv1d.bias": (m.conv_width,)} if m.conv_bias else {}
-        shapes |= {"dt_bias": (m.H,), "A_log": (m.H,), "D": (m.H,)}
+        shapes = mamba2.mixer_shapes(c.mamba)
     return {"norm.weight": (c.D,)} | {"mixer." + name: shape for name, shape in shapes.items()}
 
 
@@ -143,8 +139,7 @@ def state_bytes_of_token(config, value_bytes=2):
 
 def mixer_flops(config, chunk):
     """Of a prompt's token outside the weights, without attention, whose work follows the length of the prompt."""
-    m = config.mamba
-    return config.count("mamba") * (2 * chunk * (m.N * m.G + m.DI) + 4 * m.N * m.DI)
+    return config.count("mamba") * mamba2.flops_of_mixer(config.mamba, chunk)
 
 
 def decode_weight_bytes(config, bytes_per_weight=2):
