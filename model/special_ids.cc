@@ -84,4 +84,10 @@ SpecialIds read_special_ids(const Checkpoint& checkpoint, const json& config) {
   return ids;
 }
 
+void set_special_ids(const SpecialIds& ids, ModelInfo* info, bool force_bos) {
+  info->bos = ids.bos;
+  info->eos = ids.eos;
+  info->force_bos = ids.force_bos.value_or(force_bos);
+}
+
 }  // namespace recurve

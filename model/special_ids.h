@@ -20,4 +20,7 @@ SpecialIds read_special_ids(const Checkpoint& checkpoint);
 // Of a part of config.json, where a model is configured by a part.
 SpecialIds read_special_ids(const Checkpoint& checkpoint, const nlohmann::json& config);
 
+// To what a model says of itself. force_bos: where config.json does not say.
+void set_special_ids(const SpecialIds& ids, ModelInfo* info, bool force_bos = false);
+
 }  // namespace recurve

@@ -23,7 +23,6 @@
 #include <vector>
 
 #include "model/layers/hybrid.h"
-#include "model/layers/required_ops.h"
 #include "model/load_model.h"
 #include "model/weights/convert.h"
 
@@ -251,26 +250,17 @@ class FalconH1 final : public HybridModel<SsdMixerConfig, SsdMixerWeights> {
 
 FalconH1::FalconH1(const Config& config, Checkpoint& checkpoint, Backend& backend,
                    const LoadOptions& options, const Checkpoint::Progress& progress)
-    : HybridModel(config, backend) {
-  if (options.chunk > 0) c_.mixer.chunk = options.chunk;
-  c_.mixer.state = options.state;
-  c_.attention.kv = options.kv;
-  check_ssd_mixer(c_.mixer, backend, kName);
-  check_attention(c_.attention, backend, kName);
-  require_ops(backend, kName, {"activation"});
+    : HybridModel(config, backend, options, kName) {
   const std::string prefix = checkpoint.detect_prefix({"model.", ""}, "final_layernorm.weight");
   tokens_ =
       load_token_weights(backend, checkpoint, prefix, "", c_.vocab, c_.D, c_.tied, options.weights);
   tokens_.norm = std::move(load_norms(c_.D, checkpoint, backend, prefix + "final_layernorm.weight",
                                       {config.last_norm})[0]);
-  for (const HybridLayer& layer : c_.layers) {
-    const std::string name = fmt::format("{}layers.{}.", prefix, layer.block);
-    const bool parallel = layer.kind == HybridKind::kParallel;
-    layers_.push_back((parallel ? load_parallel : load_feed_forward)(config, checkpoint, backend,
-                                                                     name, options.weights));
-  }
-  finish(checkpoint, backend, progress, checkpoint.config(), kName,
-         fmt::format("{} heads of {} x {}", c_.mixer.H, c_.mixer.P, c_.mixer.N));
+  load_layers(prefix, [&](HybridKind kind, const std::string& name) {
+    const auto load = kind == HybridKind::kParallel ? load_parallel : load_feed_forward;
+    return load(config, checkpoint, backend, name, options.weights);
+  });
+  finish(checkpoint, backend, progress, checkpoint.config());
 }
 
 }  // namespace

@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include "model/layers/hybrid.h"
-#include "model/layers/required_ops.h"
 #include "model/load_model.h"
 #include "model/weights/convert.h"
 
@@ -168,24 +167,15 @@ class GraniteHybrid final : public HybridModel<SsdMixerConfig, SsdMixerWeights> 
 
 GraniteHybrid::GraniteHybrid(const Config& config, Checkpoint& checkpoint, Backend& backend,
                              const LoadOptions& options, const Checkpoint::Progress& progress)
-    : HybridModel(config, backend) {
-  if (options.chunk > 0) c_.mixer.chunk = options.chunk;
-  c_.mixer.state = options.state;
-  c_.attention.kv = options.kv;
-  check_ssd_mixer(c_.mixer, backend, kName);
-  check_attention(c_.attention, backend, kName);
-  require_ops(backend, kName, {"activation"});
+    : HybridModel(config, backend, options, kName) {
   const std::string prefix = checkpoint.detect_prefix({"model.", ""}, "norm.weight");
   tokens_ =
       load_token_weights(backend, checkpoint, prefix, "", c_.vocab, c_.D, c_.tied, options.weights);
   tokens_.norm = load_last_norm(config, checkpoint, backend, prefix + "norm.weight");
-  for (const HybridLayer& layer : c_.layers) {
-    layers_.push_back(load_layer(config, layer.kind, checkpoint, backend,
-                                 fmt::format("{}layers.{}.", prefix, layer.block),
-                                 options.weights));
-  }
-  finish(checkpoint, backend, progress, checkpoint.config(), kName,
-         fmt::format("{} heads of {} x {}", c_.mixer.H, c_.mixer.P, c_.mixer.N));
+  load_layers(prefix, [&](HybridKind kind, const std::string& name) {
+    return load_layer(config, kind, checkpoint, backend, name, options.weights);
+  });
+  finish(checkpoint, backend, progress, checkpoint.config());
 }
 
 }  // namespace

@@ -78,10 +78,7 @@ void StateSpaceModel::fill_info(const StateSpaceConfig& c, const Checkpoint& che
   info_.head = tokens_.head_source;
   info_.vocab = c.vocab;
   info_.chunk = c.chunk;
-  const SpecialIds ids = read_special_ids(checkpoint);
-  info_.bos = ids.bos;
-  info_.eos = ids.eos;
-  info_.force_bos = ids.force_bos.value_or(false);
+  set_special_ids(read_special_ids(checkpoint), &info_);
 }
 
 void StateSpaceModel::embed(const StepBatch& batch, const Residual& x, Stream& stream) const {

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "model/layers/hybrid.h"
-#include "model/layers/required_ops.h"
 #include "model/load_model.h"
 
 namespace recurve {
@@ -189,25 +188,16 @@ class NemotronH final : public HybridModel<SsdMixerConfig, SsdMixerWeights> {
 
 NemotronH::NemotronH(const Config& config, Checkpoint& checkpoint, Backend& backend,
                      const LoadOptions& options, const Checkpoint::Progress& progress)
-    : HybridModel(config, backend) {
-  if (options.chunk > 0) c_.mixer.chunk = options.chunk;
-  c_.mixer.state = options.state;
-  c_.attention.kv = options.kv;
-  check_ssd_mixer(c_.mixer, backend, kName);
-  check_attention(c_.attention, backend, kName);
-  require_ops(backend, kName, {"activation"});
+    : HybridModel(config, backend, options, kName) {
   // What further tokens are predicted with.
   const int64_t skipped = checkpoint.skip({"mtp."});
   const std::string prefix = checkpoint.detect_prefix({"backbone.", "model.", ""}, "norm_f.weight");
   tokens_ = load_token_weights(backend, checkpoint, prefix, "norm_f.weight", c_.vocab, c_.D,
                                c_.tied, options.weights);
-  for (const HybridLayer& layer : c_.layers) {
-    layers_.push_back(load_layer(config, layer.kind, checkpoint, backend,
-                                 fmt::format("{}layers.{}.", prefix, layer.block),
-                                 options.weights));
-  }
-  finish(checkpoint, backend, progress, checkpoint.config(), kName,
-         fmt::format("{} heads of {} x {}", c_.mixer.H, c_.mixer.P, c_.mixer.N));
+  load_layers(prefix, [&](HybridKind kind, const std::string& name) {
+    return load_layer(config, kind, checkpoint, backend, name, options.weights);
+  });
+  finish(checkpoint, backend, progress, checkpoint.config());
   if (skipped > 0) {
     info_.description += fmt::format("; {} tensors for further tokens are not used", skipped);
   }

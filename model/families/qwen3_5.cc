@@ -73,12 +73,7 @@ class Qwen35 final : public HybridModel<DeltaMixerConfig, DeltaMixerWeights> {
 
 Qwen35::Qwen35(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
                const Checkpoint::Progress& progress)
-    : HybridModel(read_config(checkpoint), backend) {
-  if (options.chunk > 0) c_.mixer.chunk = options.chunk;
-  c_.mixer.state = options.state;
-  c_.attention.kv = options.kv;
-  check_delta_mixer(c_.mixer, backend, kName);
-  check_attention(c_.attention, backend, kName);
+    : HybridModel(read_config(checkpoint), backend, options, kName) {
   // What a picture or a further token is predicted with.
   const int64_t skipped = checkpoint.skip({"model.visual.", "mtp."});
   const std::string prefix =
@@ -86,13 +81,10 @@ Qwen35::Qwen35(Checkpoint& checkpoint, Backend& backend, const LoadOptions& opti
   tokens_ =
       load_token_weights(backend, checkpoint, prefix, "", c_.vocab, c_.D, c_.tied, options.weights);
   tokens_.norm = VectorWeights::load_unit_offset(backend, checkpoint, prefix + "norm.weight", c_.D);
-  for (const HybridLayer& layer : c_.layers) {
-    layers_.push_back(load_layer(c_, layer.kind, checkpoint, backend,
-                                 fmt::format("{}layers.{}.", prefix, layer.block),
-                                 options.weights));
-  }
-  finish(checkpoint, backend, progress, text_config(checkpoint), kName,
-         fmt::format("{} heads of {} x {}", c_.mixer.H, c_.mixer.DK, c_.mixer.DV));
+  load_layers(prefix, [&](HybridKind kind, const std::string& name) {
+    return load_layer(c_, kind, checkpoint, backend, name, options.weights);
+  });
+  finish(checkpoint, backend, progress, text_config(checkpoint));
   if (skipped > 0) {
     info_.description +=
         fmt::format("; {} tensors for pictures and further tokens are not used", skipped);

@@ -253,10 +253,7 @@ void Rnn::fill_info(const Checkpoint& checkpoint) {
                                   c_.D, c_.H, c_.H == 1 ? "head" : "heads", c_.DH());
   info_.vocab = c_.vocab;
   info_.chunk = c_.chunk;
-  const SpecialIds ids = read_special_ids(checkpoint);
-  info_.bos = ids.bos;
-  info_.eos = ids.eos;
-  info_.force_bos = ids.force_bos.value_or(false);
+  set_special_ids(read_special_ids(checkpoint), &info_);
 }
 
 std::vector<const char*> Rnn::state_names() const {

@@ -131,10 +131,7 @@ void Rwkv7::fill_info(const Checkpoint& checkpoint) {
   info_.head = tokens_.head_source;
   info_.vocab = c_.vocab;
   info_.chunk = c_.chunk;
-  const SpecialIds ids = read_special_ids(checkpoint);
-  info_.bos = ids.bos;
-  info_.eos = ids.eos;
-  info_.force_bos = ids.force_bos.value_or(false);
+  set_special_ids(read_special_ids(checkpoint), &info_);
 }
 
 StateLayout Rwkv7::state_layout() const {

@@ -154,11 +154,8 @@ void Xlstm::fill_info(const Checkpoint& checkpoint) {
   info_.head = tokens_.head_source;
   info_.vocab = c_.vocab;
   info_.chunk = c_.chunk;
-  const SpecialIds ids = read_special_ids(checkpoint);
-  info_.bos = ids.bos;
-  info_.eos = ids.eos;
   // xLSTM-large is trained with BOS before every text (xlstm_large/generate.py).
-  info_.force_bos = ids.force_bos.value_or(true);
+  set_special_ids(read_special_ids(checkpoint), &info_, true);
 }
 
 StateLayout Xlstm::state_layout() const {

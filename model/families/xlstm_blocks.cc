@@ -126,10 +126,7 @@ void XlstmBlocks::fill_info(const Checkpoint& checkpoint) {
                                   c_.blocks - slstm_blocks, slstm_blocks, c_.D);
   info_.vocab = c_.vocab;
   info_.chunk = c_.chunk;
-  const SpecialIds ids = read_special_ids(checkpoint);
-  info_.bos = ids.bos;
-  info_.eos = ids.eos;
-  info_.force_bos = ids.force_bos.value_or(false);
+  set_special_ids(read_special_ids(checkpoint), &info_);
 }
 
 StateLayout XlstmBlocks::state_layout() const {

@@ -1,4 +1,6 @@
 #pragma once
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -9,7 +11,9 @@
 #include "model/layers/delta_mixer.h"
 #include "model/layers/feed_forward.h"
 #include "model/layers/head.h"
+#include "model/layers/required_ops.h"
 #include "model/layers/ssd_mixer.h"
+#include "model/load_model.h"
 #include "model/model.h"
 #include "model/special_ids.h"
 
@@ -79,8 +83,9 @@ struct HybridWeights {
   }
 };
 
-// What follows from the mixer: the widths of its scratch rows, and a call of it. first: the first
-// array of its state. a: rows of these widths. spare: rows of `width` that nothing uses meanwhile.
+// What follows from the mixer: what it asks of a backend, its heads in words, the widths of its
+// scratch rows, and a call of it. first: the first array of its state. a: rows of these widths.
+// spare: rows of `width` that nothing uses meanwhile.
 struct HybridCall {
   const Ragged& seqs;
   const StatePool& states;
@@ -93,6 +98,18 @@ struct HybridCall {
   const Kernels& kernels;
   Stream& stream;
 };
+inline void check_mixer(const DeltaMixerConfig& c, Backend& backend, const std::string& family) {
+  check_delta_mixer(c, backend, family);
+}
+inline void check_mixer(const SsdMixerConfig& c, Backend& backend, const std::string& family) {
+  check_ssd_mixer(c, backend, family);
+}
+inline std::string heads_in_words(const DeltaMixerConfig& c) {
+  return fmt::format("{} heads of {} x {}", c.H, c.DK, c.DV);
+}
+inline std::string heads_in_words(const SsdMixerConfig& c) {
+  return fmt::format("{} heads of {} x {}", c.H, c.P, c.N);
+}
 inline std::vector<int64_t> scratch_widths(const DeltaMixerConfig& c) {
   return DeltaMixerScratch::widths(c);
 }
@@ -109,8 +126,8 @@ inline void run_mixer(const SsdMixerConfig& c, const SsdMixerWeights& w, const H
             {h.a[0], h.a[1], h.a[2]}, h.x, h.next, h.kernels, h.stream);
 }
 
-// All of such a model but its config and the names of its tensors: a family fills tokens_ and
-// layers_, and calls finish().
+// All of such a model but its config and the names of its tensors: a family fills tokens_, loads
+// its layers, and calls finish().
 template <typename MixerConfig, typename MixerWeights>
 class HybridModel : public Model {
  public:
@@ -186,13 +203,30 @@ class HybridModel : public Model {
  protected:
   using Weights = HybridWeights<MixerWeights>;
 
-  HybridModel(HybridConfig<MixerConfig> config, Backend& backend)
-      : c_(std::move(config)), kernels_(backend.kernels()) {}
+  // Throws MissingKernels if the backend cannot compute it.
+  HybridModel(HybridConfig<MixerConfig> config, Backend& backend, const LoadOptions& options,
+              const std::string& family)
+      : c_(std::move(config)), kernels_(backend.kernels()) {
+    info_.family = family;
+    if (options.chunk > 0) c_.mixer.chunk = options.chunk;
+    c_.mixer.state = options.state;
+    c_.attention.kv = options.kv;
+    check_mixer(c_.mixer, backend, family);
+    check_attention(c_.attention, backend, family);
+    if (c_.embedding_scale != 1 || !c_.gated_ffn) require_ops(backend, family, {"activation"});
+  }
 
-  // Once everything is taken from the checkpoint. config: what names the special ids. heads: of the
-  // mixer, in words.
+  // load: of (kind, prefix of the block's tensors). prefix: of all blocks.
+  template <typename Load>
+  void load_layers(const std::string& prefix, const Load& load) {
+    for (const HybridLayer& layer : c_.layers) {
+      layers_.push_back(load(layer.kind, fmt::format("{}layers.{}.", prefix, layer.block)));
+    }
+  }
+
+  // Once everything is taken from the checkpoint. config: what names the special ids.
   void finish(Checkpoint& checkpoint, Backend& backend, const Checkpoint::Progress& progress,
-              const nlohmann::json& config, const std::string& family, const std::string& heads) {
+              const nlohmann::json& config) {
     if (c_.attention.rotary.channels > 0) frequency_ = c_.attention.rotary.frequencies(backend);
     checkpoint.finish(progress);
     WeightTally tally;
@@ -206,19 +240,14 @@ class HybridModel : public Model {
     }
     info_.parameters = tally.parameters;
     info_.weight_bytes = tally.bytes;
-    info_.family = family;
-    info_.description = std::to_string(c_.blocks()) + " blocks, " +
-                        std::to_string(c_.attention_layers()) + " with attention, width " +
-                        std::to_string(c_.D) + ", " + heads + ", feed-forward " +
-                        std::to_string(c_.F);
+    info_.description =
+        fmt::format("{} blocks, {} with attention, width {}, {}, feed-forward {}", c_.blocks(),
+                    c_.attention_layers(), c_.D, heads_in_words(c_.mixer), c_.F);
     info_.head = tokens_.head_source;
     info_.vocab = c_.vocab;
     info_.chunk = c_.mixer.chunk;
     info_.most_tokens = c_.most_tokens;
-    const SpecialIds ids = read_special_ids(checkpoint, config);
-    info_.bos = ids.bos;
-    info_.eos = ids.eos;
-    info_.force_bos = ids.force_bos.value_or(false);
+    set_special_ids(read_special_ids(checkpoint, config), &info_);
   }
 
   HybridConfig<MixerConfig> c_;

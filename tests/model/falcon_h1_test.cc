@@ -2,9 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "kernels/dry_run_backend.h"
-#include "model/load_model.h"
 #include "model/weights/json_file.h"
+#include "tests/support/load_on_paper.h"
 #include "tests/support/temp_dir.h"
 
 namespace recurve::testing::falcon_h1_test {
@@ -17,20 +16,12 @@ json config_with(const json& more) {
                  {"intermediate_size", 40},   {"vocab_size", 16},  {"num_attention_heads", 4},
                  {"num_key_value_heads", 2},  {"mamba_d_ssm", 80}, {"mamba_n_heads", 5},
                  {"mamba_d_state", 16}};
-  for (const auto& [key, value] : more.items()) config[key] = value;
+  config.update(more);
   return config;
 }
 
-std::unique_ptr<const Model> load(const json& config) {
-  static const std::unique_ptr<Backend> backend = make_backend("reference");
-  static DryRunBackend dry_run(*backend);
-  Checkpoint checkpoint = Checkpoint::random(config, 1);
-  checkpoint.leave_out_copies();
-  return load_model(checkpoint, dry_run, {});
-}
-
 std::string error_for(const json& more) {
-  return error_of([&] { load(config_with(more)); });
+  return error_of([&] { load_on_paper(config_with(more)); });
 }
 
 TEST(FalconH1Config, RefusesWhatWouldChangeTheMaths) {
@@ -81,7 +72,8 @@ TEST(FalconH1Config, RefusesMultipliersThatNothingCanBeDividedBy) {
 
 TEST(FalconH1Config, EachBlockHasTheStatesOfBothLayers) {
   std::string arrays;
-  for (const StateArray& array : load(config_with(json::object()))->state_layout().arrays) {
+  for (const StateArray& array :
+       load_on_paper(config_with(json::object()))->state_layout().arrays) {
     arrays += array.name + " ";
   }
   EXPECT_EQ(arrays, "conv h keys values conv h keys values position ");
@@ -93,7 +85,7 @@ TEST(FalconH1Config, WidthOfTheStateSpace) {
     json config = config_with(more);
     config["mamba_n_heads"] = 4;
     if (missing) config.erase("mamba_d_ssm");
-    return 4 * load(config)->state_layout().arrays[1].shape[1];
+    return 4 * load_on_paper(config)->state_layout().arrays[1].shape[1];
   };
   EXPECT_EQ(channels(json::object()), 80);
   EXPECT_EQ(channels({{"mamba_d_ssm", nullptr}}), 96);
@@ -102,7 +94,7 @@ TEST(FalconH1Config, WidthOfTheStateSpace) {
 }
 
 TEST(FalconH1Config, HasThePublishedSize) {
-  const auto model = load(
+  const auto model = load_on_paper(
       read_json_file(std::string(RECURVE_SOURCE_DIR) + "/tests/configs/falcon-h1-0.5b.json", 1e6));
   EXPECT_EQ(model->info().parameters, 521'411'104);
   const StateLayout layout = model->state_layout();

@@ -2,8 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "kernels/dry_run_backend.h"
-#include "model/load_model.h"
+#include "tests/support/load_on_paper.h"
 #include "tests/support/temp_dir.h"
 
 namespace recurve::testing::granite_hybrid_test {
@@ -23,20 +22,12 @@ json config_with(const json& more) {
                  {"mamba_n_heads", 6},
                  {"mamba_d_state", 16},
                  {"layer_types", {"mamba", "attention"}}};
-  for (const auto& [key, value] : more.items()) config[key] = value;
+  config.update(more);
   return config;
 }
 
-std::unique_ptr<const Model> load(const json& config) {
-  static const std::unique_ptr<Backend> backend = make_backend("reference");
-  static DryRunBackend dry_run(*backend);
-  Checkpoint checkpoint = Checkpoint::random(config, 1);
-  checkpoint.leave_out_copies();
-  return load_model(checkpoint, dry_run, {});
-}
-
 std::string error_for(const json& more) {
-  return error_of([&] { load(config_with(more)); });
+  return error_of([&] { load_on_paper(config_with(more)); });
 }
 
 TEST(GraniteHybridConfig, RefusesWhatWouldChangeTheMaths) {
@@ -71,7 +62,8 @@ TEST(GraniteHybridConfig, LayersAreThoseOfTheConfigUnderEitherName) {
     json config = config_with(more);
     if (more.contains("layers_block_type")) config.erase("layer_types");
     std::string kinds;
-    for (const StateArray& array : load(config)->state_layout().arrays) kinds += array.name + " ";
+    for (const StateArray& array : load_on_paper(config)->state_layout().arrays)
+      kinds += array.name + " ";
     return kinds;
   };
   EXPECT_EQ(kinds(json::object()), "conv h keys values position ");

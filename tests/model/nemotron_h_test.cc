@@ -2,8 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "kernels/dry_run_backend.h"
-#include "model/load_model.h"
+#include "tests/support/load_on_paper.h"
 #include "tests/support/temp_dir.h"
 
 namespace recurve::testing::nemotron_h_test {
@@ -19,20 +18,12 @@ json config_with(const json& more) {
                  {"attention_head_dim", 16},   {"mamba_num_heads", 6},
                  {"mamba_head_dim", 16},       {"n_groups", 2},
                  {"ssm_state_size", 16}};
-  for (const auto& [key, value] : more.items()) config[key] = value;
+  config.update(more);
   return config;
 }
 
-std::unique_ptr<const Model> load(const json& config) {
-  static const std::unique_ptr<Backend> backend = make_backend("reference");
-  static DryRunBackend dry_run(*backend);
-  Checkpoint checkpoint = Checkpoint::random(config, 1);
-  checkpoint.leave_out_copies();
-  return load_model(checkpoint, dry_run, {});
-}
-
 std::string error_for(const json& more) {
-  return error_of([&] { load(config_with(more)); });
+  return error_of([&] { load_on_paper(config_with(more)); });
 }
 
 TEST(NemotronHConfig, RefusesWhatWouldChangeTheMaths) {
@@ -68,7 +59,7 @@ TEST(NemotronHConfig, RefusesWhatWouldChangeTheMaths) {
 TEST(NemotronHConfig, LayersAreThoseOfTheConfigUnderAnyName) {
   const auto arrays = [](const json& more) {
     std::string arrays;
-    for (const StateArray& array : load(config_with(more))->state_layout().arrays) {
+    for (const StateArray& array : load_on_paper(config_with(more))->state_layout().arrays) {
       arrays += array.name + " ";
     }
     return arrays;

@@ -3,10 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "kernels/dry_run_backend.h"
 #include "model/load_model.h"
 #include "model/weights/json_file.h"
 #include "tests/support/golden.h"
+#include "tests/support/load_on_paper.h"
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/temp_dir.h"
 
@@ -22,20 +22,12 @@ json config_with(const json& more) {
                  {"num_key_value_heads", 2},     {"head_dim", 16},
                  {"linear_num_key_heads", 2},    {"linear_num_value_heads", 4},
                  {"linear_key_head_dim", 16},    {"linear_value_head_dim", 16}};
-  for (const auto& [key, value] : more.items()) config[key] = value;
+  config.update(more);
   return config;
 }
 
-std::unique_ptr<const Model> load(const json& config) {
-  static const std::unique_ptr<Backend> backend = make_backend("reference");
-  static DryRunBackend dry_run(*backend);
-  Checkpoint checkpoint = Checkpoint::random(config, 1);
-  checkpoint.leave_out_copies();
-  return load_model(checkpoint, dry_run, {});
-}
-
 std::string error_for(const json& more) {
-  return error_of([&] { load(config_with(more)); });
+  return error_of([&] { load_on_paper(config_with(more)); });
 }
 
 TEST(Qwen35Config, RefusesWhatWouldChangeTheMaths) {
@@ -70,7 +62,7 @@ TEST(Qwen35Config, RefusesWhatWouldChangeTheMaths) {
 TEST(Qwen35Config, EveryFourthLayerIsAttentionUnlessLayersSayOtherwise) {
   const auto kinds = [](const json& more) {
     std::string kinds;
-    for (const StateArray& array : load(config_with(more))->state_layout().arrays) {
+    for (const StateArray& array : load_on_paper(config_with(more))->state_layout().arrays) {
       kinds += array.name + " ";
     }
     return kinds;
@@ -81,7 +73,7 @@ TEST(Qwen35Config, EveryFourthLayerIsAttentionUnlessLayersSayOtherwise) {
   EXPECT_EQ(
       kinds({{"num_hidden_layers", 2}, {"layer_types", {"full_attention", "linear_attention"}}}),
       "keys values S conv position ");
-  EXPECT_EQ(load(config_with({{"max_position_embeddings", 77}}))->info().most_tokens, 77);
+  EXPECT_EQ(load_on_paper(config_with({{"max_position_embeddings", 77}}))->info().most_tokens, 77);
 }
 
 struct Public {
@@ -100,7 +92,7 @@ TEST(Qwen35Config, HasThePublishedSize) {
     const int64_t groups = config["num_hidden_layers"].get<int64_t>() / 4;
     config["vocab_size"] = 16;
     config["num_hidden_layers"] = 4;
-    const auto model = load(config);
+    const auto model = load_on_paper(config);
     const int64_t tables = config["tie_word_embeddings"] ? 1 : 2;
     const int64_t layers = model->info().parameters - tables * 16 * D - D;
     EXPECT_EQ(groups * layers + tables * vocab * D + D, p.parameters) << p.file;

@@ -2,9 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "kernels/dry_run_backend.h"
-#include "model/load_model.h"
 #include "model/weights/json_file.h"
+#include "tests/support/load_on_paper.h"
 #include "tests/support/temp_dir.h"
 
 namespace recurve::testing::recurrent_gemma_test {
@@ -17,20 +16,12 @@ json config_with(const json& more) {
                  {"num_hidden_layers", 3},          {"vocab_size", 16},
                  {"intermediate_size", 40},         {"num_attention_heads", 4},
                  {"num_key_value_heads", 1},        {"attention_window_size", 8}};
-  for (const auto& [key, value] : more.items()) config[key] = value;
+  config.update(more);
   return config;
 }
 
-std::unique_ptr<const Model> load(const json& config) {
-  static const std::unique_ptr<Backend> backend = make_backend("reference");
-  static DryRunBackend dry_run(*backend);
-  Checkpoint checkpoint = Checkpoint::random(config, 1);
-  checkpoint.leave_out_copies();
-  return load_model(checkpoint, dry_run, {});
-}
-
 std::string error_for(const json& more) {
-  return error_of([&] { load(config_with(more)); });
+  return error_of([&] { load_on_paper(config_with(more)); });
 }
 
 TEST(RecurrentGemmaConfig, RefusesWhatWouldChangeTheMaths) {
@@ -69,7 +60,7 @@ TEST(RecurrentGemmaConfig, RefusesWhatWouldChangeTheMaths) {
 }
 
 TEST(RecurrentGemmaConfig, BlocksAreRepeatedAndCut) {
-  const auto model = load(config_with({{"num_hidden_layers", 5}}));
+  const auto model = load_on_paper(config_with({{"num_hidden_layers", 5}}));
   std::string kinds;
   for (const StateArray& array : model->state_layout().arrays) kinds += array.name + " ";
   EXPECT_EQ(kinds, "h conv h conv ring_k ring_v h conv h conv position ");
@@ -84,7 +75,7 @@ TEST(RecurrentGemmaConfig, HasThePublishedSize) {
   std::vector<int64_t> parameters, bytes;
   for (const int layers : {2, 3}) {
     config["num_hidden_layers"] = layers;
-    const auto model = load(config);
+    const auto model = load_on_paper(config);
     parameters.push_back(model->info().parameters);
     bytes.push_back(static_cast<int64_t>(model->state_layout().bytes()));
   }
