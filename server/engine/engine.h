@@ -16,6 +16,7 @@
 #include "server/prefix/prefix_cache.h"
 #include "server/request/admission_queue.h"
 #include "server/request/engine_stats.h"
+#include "server/scheduler/admission.h"
 #include "server/scheduler/pace.h"
 #include "server/scheduler/preemption.h"
 #include "server/scheduler/scheduler.h"
@@ -29,8 +30,8 @@ struct EngineOptions {
   // Bound of the duration of a step with decodes: prompts get fewer rows to meet it, but at least
   // one chunk. 0: none.
   double step_seconds = 0;
-  // A request is refused if its first token would take longer because of others; 0: never.
-  double ttft_seconds = 0;
+  // A request is refused if its first token would take longer because of others.
+  FirstTokenBound first_token = {};
   // Of models whose states grow: how many pages there are, and the most tokens of a state.
   PageLimits pages = {};
   // Host memory for states of preempted requests: new requests wait while more is in use.

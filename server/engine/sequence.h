@@ -67,7 +67,8 @@ struct Sequence {
   // Its prompts are empty while it runs. streams[0] is this choice's; the streams of further
   // choices follow until the end of the prompt, where those choices get their slots.
   Request request = {};
-  bool requeued = false;  // by requeue(): earlier choices of the request run already
+  bool requeued = false;          // by requeue(): earlier choices of the request run already
+  double first_token_within = 0;  // seconds from arrival, by which it was admitted; 0: any time
   Clock::time_point started = {};
 
   Session* session = nullptr;  // marked busy for this request; null: none

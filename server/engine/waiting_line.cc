@@ -21,10 +21,6 @@ Clock::duration to_duration(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-double seconds_of(Clock::time_point when) {
-  return std::chrono::duration<double>(when.time_since_epoch()).count();
-}
-
 const PromptReading& reading_of(const Request& request, const Session* session) {
   const bool continues = !is_fresh(session) && request.continued_prompt;
   return continues ? *request.continued_prompt : request.prompt;
@@ -279,7 +275,7 @@ void WaitingLine::drop(std::unique_ptr<Sequence>& sequence, EndReason reason,
         "overloaded: the request has waited for {:.1f} s without a slot: try again later, or "
         "set a higher priority",
         ending.queue_seconds);
-    ending.retry_seconds = most_seconds_;
+    ending.retry_seconds = bound_.seconds;
   }
   if (waiting.session != nullptr) {
     sessions_.set_busy(*waiting.session, false);
@@ -552,8 +548,8 @@ std::optional<Clock::time_point> WaitingLine::next_deadline() const {
 }
 
 std::optional<Clock::time_point> WaitingLine::patience_ends(const Sequence& waiting) const {
-  if (most_seconds_ == 0 || waiting.requeued || waiting.is_preempted()) return std::nullopt;
-  return waiting.request.arrival + to_duration(2 * most_seconds_);
+  if (waiting.first_token_within == 0 || waiting.is_preempted()) return std::nullopt;
+  return waiting.request.arrival + to_duration(2 * waiting.first_token_within);
 }
 
 }  // namespace recurve

@@ -44,17 +44,17 @@ struct EngineLoad {
 // which an allocation fails; nothing else changes then. Engine thread only.
 class WaitingLine {
  public:
-  // All references outlive the line. most_seconds: bound of the time to the first token; 0: none. A
-  // request that has waited for twice as long is dropped. most_tokens: of a state.
+  // All references outlive the line. bound: of the time to the first token. A request that has
+  // waited for twice as long is dropped. most_tokens: of a state.
   WaitingLine(AdmissionQueue& queue, SessionStore& sessions, PrefixCache& prefixes, StatePool& pool,
-              EngineMetrics& metrics, double most_seconds,
+              EngineMetrics& metrics, const FirstTokenBound& bound,
               int64_t most_tokens = std::numeric_limits<int64_t>::max())
       : queue_(queue),
         sessions_(sessions),
         prefixes_(prefixes),
         pool_(pool),
         metrics_(metrics),
-        most_seconds_(most_seconds),
+        bound_(bound),
         most_tokens_(most_tokens) {}
 
   // Runs session commands; queues the requests that can be served and refuses the others.
@@ -122,7 +122,7 @@ class WaitingLine {
   StreamEnd refusal(const Request& request, const Sequence& waiting) const;
   StreamEnd refuse_growth(const Request& request, const Sequence& waiting);
   double wait_of(const Waiter& waiter, const EngineLoad& load, Clock::time_point now) const;
-  StreamEnd overload(const Sequence& waiting, const EngineLoad& load, Clock::time_point now) const;
+  StreamEnd overload(Sequence& waiting, const EngineLoad& load, Clock::time_point now);
   void line_up(Line& one);
   void insert(Line& one);
   void reserve_turns();
@@ -151,7 +151,8 @@ class WaitingLine {
   PrefixCache& prefixes_;
   StatePool& pool_;
   EngineMetrics& metrics_;
-  const double most_seconds_;
+  const FirstTokenBound bound_;
+  BurstWatch burst_;
   const int64_t most_tokens_;
   AdmissionQueue::Arrivals arrivals_;  // being processed
   Line waiting_;                       // by rank

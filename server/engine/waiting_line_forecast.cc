@@ -56,16 +56,16 @@ double WaitingLine::expected_seconds(const EngineLoad& load, Clock::time_point n
 }
 
 // With a message if the request would wait for too long because of others.
-StreamEnd WaitingLine::overload(const Sequence& waiting, const EngineLoad& load,
-                                Clock::time_point now) const {
-  if (most_seconds_ == 0) return {};
+StreamEnd WaitingLine::overload(Sequence& waiting, const EngineLoad& load, Clock::time_point now) {
+  if (bound_.seconds == 0) return {};
   const Waiter waiter = waiter_of(waiting);
-  AdmissionBounds bounds{.most_seconds = most_seconds_};
+  const double wait = wait_of(waiter, load, now);
+  AdmissionBounds bounds{.server = bound_, .burst = burst_.observe(wait, seconds_of(now))};
   if (const auto& deadline = waiting.request.deadline) {
     bounds.deadline_seconds = seconds_between(now, *deadline);
   }
-  const Verdict verdict =
-      judge(waiter, wait_of(waiter, load, now), load.prompt_rate(is_shared(now)), bounds);
+  const Verdict verdict = judge(waiter, wait, load.prompt_rate(is_shared(now)), bounds);
+  waiting.first_token_within = verdict.within_seconds;
   if (verdict.admitted) return {};
   return {.reason = EndReason::kOverloaded,
           .message = fmt::format("overloaded: the first token would take about {:.2g} s, the {} is "

@@ -27,6 +27,11 @@ struct Clock {
   static inline std::atomic<rep> held_{0};  // 0: not stopped
 };
 
+// Since the clock's epoch.
+inline double seconds_of(Clock::time_point when) {
+  return std::chrono::duration<double>(when.time_since_epoch()).count();
+}
+
 inline double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }

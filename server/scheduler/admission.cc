@@ -140,20 +140,32 @@ double expected_wait(const Waiter& waiter, const Situation& s) {
   return expected_wait(std::move(ahead));
 }
 
+bool BurstWatch::observe(double wait, double now) {
+  if (wait == 0) return false;
+  if (!waited_ || now - *waited_ > kQuietSeconds) began_ = now;
+  waited_ = now;
+  return now - *began_ <= kBurstSeconds;
+}
+
 Verdict judge(const Waiter& waiter, double wait, double prompt_rate,
               const AdmissionBounds& bounds) {
-  if (bounds.most_seconds == 0 || wait == 0) return {};
+  const FirstTokenBound& server = bounds.server;
+  if (server.seconds == 0) return {};
   const double own = prompt_rate > 0 ? static_cast<double>(waiter.tokens) / prompt_rate : 0;
-  Verdict refused{.admitted = false, .first_token_seconds = wait + own};
-  const double most = kExpectedShare * bounds.most_seconds;
+  const double alone = own > server.seconds ? server.times_alone * own : 0;
+  const double burst = bounds.burst ? server.burst_seconds : 0;
+  const double within = std::max({server.seconds, alone, burst});
+  const Verdict admitted{.within_seconds = within};
+  if (wait == 0) return admitted;
+  Verdict refused{.admitted = false, .within_seconds = within, .first_token_seconds = wait + own};
+  const double most = kExpectedShare * within;
   const double late = wait - std::max(most - own, kLeastShare * most);
   if (late > 0) {
     refused.first_token_seconds /= kExpectedShare;
-    refused.within_seconds = bounds.most_seconds;
     refused.retry_seconds = late;
     return refused;
   }
-  if (!bounds.deadline_seconds || wait + own <= *bounds.deadline_seconds) return {};
+  if (!bounds.deadline_seconds || wait + own <= *bounds.deadline_seconds) return admitted;
   refused.within_seconds = *bounds.deadline_seconds;
   refused.deadline = true;
   refused.retry_seconds = wait + own - *bounds.deadline_seconds;

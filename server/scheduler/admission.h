@@ -50,20 +50,46 @@ struct Situation {
 // tenants by their share of slots and prompt rows. The request itself is not in the line.
 double expected_wait(const Waiter& waiter, const Situation& situation);
 
+// The server's bound of the time to the first token.
+struct FirstTokenBound {
+  double seconds = 0;        // 0: none
+  double times_alone = 0;    // for a request that alone takes longer: this multiple of its time
+  double burst_seconds = 0;  // at least, for a request of a burst, see BurstWatch
+};
+
+// Keeps goodput at twice the load that the server holds. Some long prompts, and a burst of requests
+// that an idle server receives, are no overload.
+inline constexpr FirstTokenBound kAutomaticFirstTokenBound{
+    .seconds = 0.5, .times_alone = 4, .burst_seconds = 10};
+
+// Tells a burst from overload: a burst is the first second in which requests wait for others, after
+// ten seconds in which none did.
+class BurstWatch {
+ public:
+  // A request arrives that waits for `wait` seconds. now: seconds of any clock. True: it is of a
+  // burst.
+  bool observe(double wait, double now);
+
+ private:
+  static constexpr double kBurstSeconds = 1, kQuietSeconds = 10;
+  std::optional<double> began_ = {}, waited_ = {};  // the last burst; the last request that waited
+};
+
 // Bounds of the time to the first token.
 struct AdmissionBounds {
-  double most_seconds = 0;                      // of the server; 0: none
+  FirstTokenBound server = {};
+  bool burst = false;                           // the request is of a burst
   std::optional<double> deadline_seconds = {};  // of the request
 };
 
 struct Verdict {
   bool admitted = true;
+  double within_seconds = 0;  // allowed; 0: any time
   // Set if not admitted:
   // Expected; at the server's bound, with what forecasts may be wrong by.
   double first_token_seconds = 0;
-  double within_seconds = 0;  // allowed
-  bool deadline = false;      // the request's deadline is exceeded, not the server's bound
-  double retry_seconds = 0;   // after which to try again
+  bool deadline = false;     // the request's deadline is exceeded, not the server's bound
+  double retry_seconds = 0;  // after which to try again
 };
 
 // wait: expected_wait(). A request that waits for no others is admitted, however long its prompt

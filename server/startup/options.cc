@@ -58,6 +58,16 @@ std::string size_or_auto(std::string& value) {
   return "wanted auto or a size such as 4GB, found " + given;
 }
 
+std::string milliseconds_or_auto(std::string& value) {
+  constexpr double kMax = 1e9;
+  if (value == "auto") {
+    value = std::to_string(kAutomaticTtft);
+    return {};
+  }
+  if (CLI::Range(0.0, kMax)(value).empty()) return {};
+  return fmt::format("wanted auto or a number in [0, {}], found {}", kMax, value);
+}
+
 // A flag whose default is "auto". `kind`: the type of its other values in the help.
 CLI::Option* or_auto(CLI::Option* flag, std::string (*read)(std::string&), const char* kind) {
   return flag->transform(CLI::Validator(read, ""))
@@ -248,11 +258,13 @@ int parse_options(int argc, char** argv, Options* o) {
                  "tokens of a step that fit into it, at least a chunk; 0: no limit")
       ->check(CLI::Range(0.0, 1e6))
       ->group("Machine");
-  app.add_option("--ttft-ms", o->ttft_ms,
-                 "Target time to the first token, in milliseconds: a request that other requests "
-                 "would delay beyond it gets RESOURCE_EXHAUSTED with the time after which to "
-                 "retry; 0: requests wait")
-      ->check(CLI::Range(0.0, 1e9))
+  or_auto(app.add_option(
+              "--ttft-ms", o->ttft_ms,
+              "Target time to the first token, in milliseconds: a request that other requests "
+              "would delay beyond it gets RESOURCE_EXHAUSTED with the time after which to retry; "
+              "0: requests wait. auto: 500; four times what a request takes alone, if that is over "
+              "500; 10000 in the first second in which requests wait"),
+          milliseconds_or_auto, "FLOAT")
       ->group("Machine");
 
   app.add_option("--listen", o->listen,

@@ -12,6 +12,7 @@ namespace recurve {
 
 // Of sizes: the server chooses.
 inline constexpr uint64_t kAutomatic = std::numeric_limits<uint64_t>::max();
+inline constexpr double kAutomaticTtft = -1;  // see kAutomaticFirstTokenBound
 
 // The command line of recurve-server. `recurve-server --help` is its reference.
 struct Options {
@@ -48,7 +49,7 @@ struct Options {
   uint64_t request_memory = uint64_t{256} << 20;
   int rows_per_step = 0;  // 0: see choose_rows()
   double tpot_ms = 30;
-  double ttft_ms = 10000;
+  double ttft_ms = kAutomaticTtft;
   uint64_t session_memory = kAutomatic;  // see plan_sessions()
   double session_ttl = 3600;
   uint64_t prefix_memory = kAutomatic;  // see plan_prefixes()

@@ -73,9 +73,11 @@ class Server:
             file.write_text(json.dumps({**json.loads(file.read_text()), "tenants": limits or {}}))
             flags = [*flags, "--keys", file]
         limit = (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))) if files else None
+        # Requests that wait are part of what is measured.
+        waiting = [] if "--ttft-ms" in flags else ["--ttft-ms", "10000"]
         with open(self.log, "w") as out:
             self.process = subprocess.Popen(
-                [binary() / "recurve-server", "--model", model, "--listen", "127.0.0.1:0", *flags],
+                [binary() / "recurve-server", "--model", model, "--listen", "127.0.0.1:0", *flags, *waiting],
                 stderr=out, preexec_fn=limit)
 
     def __enter__(self):

@@ -216,8 +216,8 @@ void visit_at(Crowd& crowd, double rate, double seconds) {
 
 TEST(SoakTest, ResourcesReturnToTheirStart) {
   const double seconds = soak_seconds();
-  ServerProcess server(
-      {"--model", kModel, "--slots", std::to_string(kSlots), "--prefix-memory", "8MB"});
+  ServerProcess server({"--model", kModel, "--slots", std::to_string(kSlots), "--prefix-memory",
+                        "8MB", "--ttft-ms", "10000"});  // visits wait, none is refused
   const std::string address = server.address();
   Client client(address);
   client.load();

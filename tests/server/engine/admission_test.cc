@@ -155,7 +155,7 @@ TEST(EngineAdmission, NoSlotStandsIdleAndNoSessionMovesInVain) {
 // The rest of a request that is being answered is not given up, however long it waits.
 TEST(EngineAdmission, ChoicesThatWaitMayBeCancelledButAreNotGivenUp) {
   const HeldClock held;
-  NullHarness harness({.slots = 2, .ttft_seconds = 1});
+  NullHarness harness({.slots = 2, .first_token = {.seconds = 1}});
   AnswerPtr running = harness->submit(request(3, 60));
   harness->step();
   std::vector<AnswerPtr> both = harness->submit(request(3, 20, 2), 2);

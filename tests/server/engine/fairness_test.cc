@@ -148,7 +148,7 @@ constexpr Identity kOne{.tenant = 2, .tenant_name = "one", .limits = {.slot_shar
 // 64 streams without end, as urgent as can be, of one tenant, and one short request after another
 // of another tenant: each has its slot at once and its prompt in a few steps.
 TEST(EngineFairness, AFloodOfOneTenantDoesNotKeepOutAnother) {
-  NullHarness harness({.slots = 8, .ttft_seconds = 1});
+  NullHarness harness({.slots = 8, .first_token = {.seconds = 1}});
   std::vector<AnswerPtr> flood;
   for (uint64_t i = 0; i < 64; ++i) {
     Request endless = request(20 * kChunk, 1 << 20, i);
@@ -179,7 +179,7 @@ TEST(EngineFairness, AFloodOfOneTenantDoesNotKeepOutAnother) {
 // that asked in the last minutes finds a slot, and a tenant that is alone may use all.
 TEST(EngineFairness, AFloodOfOneAddressDoesNotKeepOutAnother) {
   const HeldClock held;
-  NullHarness harness({.slots = 8, .ttft_seconds = 1});
+  NullHarness harness({.slots = 8, .first_token = {.seconds = 1}});
   const auto submit = [&](TenantId network, int tokens, uint64_t seed) {
     Request asked = request(1, tokens, seed);
     asked.arrival = Clock::now();
@@ -220,7 +220,7 @@ TEST(EngineFairness, AFloodOfOneAddressDoesNotKeepOutAnother) {
 // Streams without end of one connection, as urgent as can be and from before anybody else had
 // asked, and one short request after another of a second connection from the same address.
 TEST(EngineFairness, AFloodOfOneConnectionDoesNotKeepOutAnother) {
-  NullHarness harness({.slots = 8, .ttft_seconds = 1});
+  NullHarness harness({.slots = 8, .first_token = {.seconds = 1}});
   const auto submit = [&](TenantId connection, int tokens, int priority, uint64_t seed) {
     Request asked = request(4 * kChunk, tokens, seed);
     asked.caller.visitor = kVisitors | connection;

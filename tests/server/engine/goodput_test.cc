@@ -30,6 +30,7 @@ struct Scene {
   std::vector<LogNormal> prompts;  // one of them by chance
   LogNormal answers;
   bool launch_ahead;
+  FirstTokenBound bound = {.seconds = kMostTtft};
 };
 
 Clock::duration to_duration(double seconds) {
@@ -64,7 +65,7 @@ class Simulation {
                   .rows_per_step = 1024,
                   .max_queue = 100000,
                   .step_seconds = kMostTpot,
-                  .ttft_seconds = kMostTtft,
+                  .first_token = scene.bound,
                   .launch_ahead = scene.launch_ahead}) {}
 
   // The load goes on until all that came in the measured time has ended.
@@ -185,7 +186,7 @@ TEST_P(Goodput, BeyondTheHighestRateItStays) {
   }
 }
 
-// The first as of xlstm-7b on an H200.
+// The first as of xlstm-7b on an H200. Those with the automatic bound are judged by the same level.
 INSTANTIATE_TEST_SUITE_P(Scenes, Goodput,
                          ::testing::Values(Scene{.name = "Prompts",
                                                  .cost = {4.8e-3, 88e-6, 70e-6},
@@ -210,7 +211,21 @@ INSTANTIATE_TEST_SUITE_P(Scenes, Goodput,
                                                  .slots = 32,
                                                  .prompts = {{64, 0.5}},
                                                  .answers = {100, 0.3},
-                                                 .launch_ahead = false}),
+                                                 .launch_ahead = false},
+                                           Scene{.name = "PromptsAutomatic",
+                                                 .cost = {4.8e-3, 88e-6, 70e-6},
+                                                 .slots = 256,
+                                                 .prompts = {{1024, 0.5}},
+                                                 .answers = {256, 0.3},
+                                                 .launch_ahead = false,
+                                                 .bound = kAutomaticFirstTokenBound},
+                                           Scene{.name = "CpuAutomatic",
+                                                 .cost = {3e-3, 400e-6, 300e-6},
+                                                 .slots = 16,
+                                                 .prompts = {{128, 0.5}},
+                                                 .answers = {64, 0.3},
+                                                 .launch_ahead = false,
+                                                 .bound = kAutomaticFirstTokenBound}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace recurve::testing::goodput_test

@@ -38,7 +38,7 @@ class PacedHarness {
 };
 
 TEST(EngineOverload, WhoWouldWaitTooLongIsRefusedAtOnceAndToldWhenToComeAgain) {
-  PacedHarness harness(milliseconds(5), {.slots = 1, .ttft_seconds = 1});
+  PacedHarness harness(milliseconds(5), {.slots = 1, .first_token = {.seconds = 1}});
   AnswerPtr running = harness->submit(request(3, 1000));  // 5 s
   harness->step(20);
   AnswerPtr refused = harness->submit(request(3, 1));
@@ -56,7 +56,7 @@ TEST(EngineOverload, WhoWouldWaitTooLongIsRefusedAtOnceAndToldWhenToComeAgain) {
 }
 
 TEST(EngineOverload, WhoWaitsForLessIsAccepted) {
-  PacedHarness harness(milliseconds(1), {.slots = 1, .ttft_seconds = 20});
+  PacedHarness harness(milliseconds(1), {.slots = 1, .first_token = {.seconds = 20}});
   AnswerPtr running = harness->submit(request(3, 40));
   harness->step(10);
   AnswerPtr next = harness->submit(request(3, 1));
@@ -67,7 +67,7 @@ TEST(EngineOverload, WhoWaitsForLessIsAccepted) {
 
 // However long its own prompt and answer are: no other request delays it.
 TEST(EngineOverload, NothingIsRefusedWhereSlotsAreFree) {
-  PacedHarness harness(milliseconds(1), {.slots = 2, .ttft_seconds = 0.001});
+  PacedHarness harness(milliseconds(1), {.slots = 2, .first_token = {.seconds = 0.001}});
   AnswerPtr running = harness->submit(request(3, 100000));
   harness->step(10);
   Request with_deadline = request(3, 100000);
@@ -80,7 +80,7 @@ TEST(EngineOverload, NothingIsRefusedWhereSlotsAreFree) {
 }
 
 TEST(EngineOverload, WhoWouldWaitUntilItsDeadlineIsRefused) {
-  PacedHarness harness(milliseconds(5), {.slots = 1, .ttft_seconds = 1000});
+  PacedHarness harness(milliseconds(5), {.slots = 1, .first_token = {.seconds = 1000}});
   AnswerPtr running = harness->submit(request(3, 1000));
   harness->step(20);
   Request urgent = request(3, 1);
@@ -96,7 +96,7 @@ TEST(EngineOverload, WhoWouldWaitUntilItsDeadlineIsRefused) {
 
 // Prompts are the work here: there are slots enough.
 TEST(EngineOverload, APromptWaitsForThoseBeforeItAndAShortOneDoesNot) {
-  PacedHarness harness(milliseconds(5), {.slots = 8, .ttft_seconds = 1});
+  PacedHarness harness(milliseconds(5), {.slots = 8, .first_token = {.seconds = 1}});
   std::vector<AnswerPtr> prompts;  // two chunks a step: 50 steps each
   for (uint64_t i = 0; i < 3; ++i) prompts.push_back(harness->submit(request(100 * kChunk, 1, i)));
   harness->step(20);
@@ -109,6 +109,32 @@ TEST(EngineOverload, APromptWaitsForThoseBeforeItAndAShortOneDoesNot) {
   EXPECT_EQ(refused->reason(), EndReason::kOverloaded);
   EXPECT_TRUE(brief->accepted);
   for (AnswerPtr& prompt : prompts) prompt->stream()->cancel();
+}
+
+// As one with a small machine sees it: steps of 5 ms with two chunks, so each prompt takes 2.5 s.
+TEST(EngineOverload, TheAutomaticBoundLetsLongPromptsWaitForEachOther) {
+  PacedHarness harness(milliseconds(5), {.slots = 8, .first_token = kAutomaticFirstTokenBound});
+  const auto accepted = [&](const AnswerPtr& answer) {
+    harness->step();
+    answer->take();
+    return answer->accepted;
+  };
+  const AnswerPtr warm_up = harness->submit(request(20 * kChunk, 1));
+  harness->run_until_idle();
+  std::vector<AnswerPtr> prompts;
+  prompts.push_back(harness->submit(request(1000 * kChunk, 1, 1)));
+  harness->step();
+  prompts.push_back(harness->submit(request(1000 * kChunk, 1, 2)));
+  EXPECT_TRUE(accepted(prompts.back()));
+  prompts.push_back(harness->submit(request(300 * kChunk, 1, 3)));
+  EXPECT_TRUE(accepted(prompts.back())) << "of a burst, after 5 s";
+  harness->step(210);
+  prompts.push_back(harness->submit(request(1000 * kChunk, 1, 4)));
+  EXPECT_TRUE(accepted(prompts.back())) << "waits for less than twice its own time";
+  const AnswerPtr refused = harness->submit(request(200 * kChunk, 1, 5));
+  EXPECT_FALSE(accepted(refused)) << "waits for ten times its own time, without a burst";
+  EXPECT_EQ(refused->reason(), EndReason::kOverloaded);
+  for (const AnswerPtr& prompt : prompts) prompt->stream()->cancel();
 }
 
 // The answers' numbers in the order in which they get their only slot.
@@ -146,7 +172,7 @@ TEST(EngineOverload, PriorityGoesFirstAndTimeCountsToo) {
 }
 
 TEST(EngineOverload, PriorityWaitsForLess) {
-  PacedHarness harness(milliseconds(5), {.slots = 1, .ttft_seconds = 3});
+  PacedHarness harness(milliseconds(5), {.slots = 1, .first_token = {.seconds = 3}});
   AnswerPtr first = harness->submit(request(3, 4));
   harness->run_until_idle();
   AnswerPtr running = harness->submit(request(3, 100));
@@ -176,7 +202,7 @@ TEST(EngineOverload, EverySecondTurnInTheLineGoesToAFarShorterPrompt) {
 }
 
 TEST(EngineOverload, WhoHasWaitedTwiceAsLongAsExpectedIsGivenUp) {
-  PacedHarness harness(milliseconds(1), {.slots = 1, .ttft_seconds = 0.1});
+  PacedHarness harness(milliseconds(1), {.slots = 1, .first_token = {.seconds = 0.1}});
   AnswerPtr running = harness->submit(request(3, 100000));  // nothing is known when the next comes
   AnswerPtr waiting = harness->submit(request(3, 1));
   const Clock::time_point began = Clock::now();

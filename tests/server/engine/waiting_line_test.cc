@@ -46,7 +46,7 @@ class WaitingLineTest : public ::testing::Test {
   Pace pace_{64, 0};
   HoldTimeEstimator holds_;
   Clock::time_point now_ = Clock::now();
-  WaitingLine line_{queue_, sessions_, prefixes_, pool_, metrics_, /*most_seconds=*/0};
+  WaitingLine line_{queue_, sessions_, prefixes_, pool_, metrics_, /*bound=*/{}};
 };
 
 TEST_F(WaitingLineTest, TheSchedulerSeesWhoseEachRequestIs) {

@@ -78,6 +78,7 @@ TEST_F(ExpectedWaitInLine, CountsPromptsThatAreAbsorbedBefore) {
 
 TEST(Judge, RefusesWhoWouldWaitTooLongForOthers) {
   // 100 prompt tokens a second.
+  const FirstTokenBound one{.seconds = 1}, ten{.seconds = 10};
   const struct {
     const char* what;
     int64_t tokens;
@@ -87,13 +88,13 @@ TEST(Judge, RefusesWhoWouldWaitTooLongForOthers) {
     double within, retry;
   } cases[] = {
       {"no bound", 100, 99, {}, true, 0, 0},
-      {"no request in the way", 100'000, 0, {.most_seconds = 1}, true, 0, 0},
-      {"in time", 100, 6.9, {.most_seconds = 10}, true, 0, 0},
-      {"late by what is beyond 0.8 of the bound", 100, 7.5, {.most_seconds = 10}, false, 10, 0.5},
-      {"its own prompt is too long, others not", 2000, 1.9, {.most_seconds = 10}, true, 0, 0},
-      {"its own prompt is too long, and others", 2000, 3, {.most_seconds = 10}, false, 10, 1},
-      {"before its deadline", 100, 2, {.most_seconds = 10, .deadline_seconds = 3}, true, 0, 0},
-      {"after it", 100, 2.5, {.most_seconds = 10, .deadline_seconds = 3}, false, 3, 0.5},
+      {"no request in the way", 100'000, 0, {.server = one}, true, 1, 0},
+      {"in time", 100, 6.9, {.server = ten}, true, 10, 0},
+      {"late by what is beyond 0.8 of the bound", 100, 7.5, {.server = ten}, false, 10, 0.5},
+      {"its own prompt is too long, others not", 2000, 1.9, {.server = ten}, true, 10, 0},
+      {"its own prompt is too long, and others", 2000, 3, {.server = ten}, false, 10, 1},
+      {"before its deadline", 100, 2, {.server = ten, .deadline_seconds = 3}, true, 10, 0},
+      {"after it", 100, 2.5, {.server = ten, .deadline_seconds = 3}, false, 3, 0.5},
   };
   for (const auto& c : cases) {
     const Verdict verdict = judge({.tokens = c.tokens}, c.wait, 100, c.bounds);
@@ -107,6 +108,39 @@ TEST(Judge, RefusesWhoWouldWaitTooLongForOthers) {
       EXPECT_GT(verdict.first_token_seconds, verdict.within_seconds) << c.what;
     }
   }
+}
+
+TEST(Judge, AllowsSomeTimesWhatARequestTakesAloneAndABurst) {
+  const AdmissionBounds bounds{.server = {.seconds = 0.5, .times_alone = 4, .burst_seconds = 10}};
+  const AdmissionBounds burst{.server = bounds.server, .burst = true};
+  const struct {
+    int64_t tokens;  // 100 a second
+    double wait;
+    AdmissionBounds bounds;
+    bool admitted;
+    double within;
+  } cases[] = {
+      {5, 0.34, bounds, true, 0.5}, {5, 0.36, bounds, false, 0.5}, {200, 4.3, bounds, true, 8},
+      {200, 4.5, bounds, false, 8}, {5, 7.9, burst, true, 10},     {5, 8, burst, false, 10},
+      {400, 8.7, burst, true, 16},  {5, 0, bounds, true, 0.5},
+  };
+  for (const auto& c : cases) {
+    const Verdict verdict = judge({.tokens = c.tokens}, c.wait, 100, c.bounds);
+    EXPECT_EQ(verdict.admitted, c.admitted) << c.tokens << " tokens after " << c.wait << " s";
+    EXPECT_DOUBLE_EQ(verdict.within_seconds, c.within);
+  }
+}
+
+TEST(BurstWatch, FindsTheFirstSecondOfWaitingAfterTenWithout) {
+  BurstWatch watch;
+  EXPECT_FALSE(watch.observe(0, 1)) << "no request waits";
+  EXPECT_TRUE(watch.observe(0.1, 2));
+  EXPECT_TRUE(watch.observe(5, 3));
+  EXPECT_FALSE(watch.observe(0.1, 3.1));
+  EXPECT_FALSE(watch.observe(0.1, 13));
+  EXPECT_FALSE(watch.observe(0, 20)) << "does not count";
+  EXPECT_TRUE(watch.observe(0.1, 23.1));
+  EXPECT_FALSE(watch.observe(0.1, 24.2));
 }
 
 }  // namespace recurve::admission_table_test

@@ -126,7 +126,7 @@ struct HarnessOptions {
   int64_t host_bytes = int64_t{1} << 30;
   double ttl_seconds = 0;
   double step_seconds = 0;
-  double ttft_seconds = 0;
+  FirstTokenBound first_token = {};
   std::vector<int32_t> eos = {};
   std::optional<bool> launch_ahead = {};  // not said: as the device would have it
   std::function<void(const char*)> on_failure = {};
@@ -156,7 +156,7 @@ class EngineHarness {
                 {.slots = options.slots,
                  .rows_per_step = options.rows_per_step,
                  .step_seconds = options.step_seconds,
-                 .ttft_seconds = options.ttft_seconds,
+                 .first_token = options.first_token,
                  .pages = options.pages,
                  .sessions = {.host_bytes = options.host_bytes,
                               .default_ttl_seconds = options.ttl_seconds,
