@@ -3,6 +3,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "model/state/state_pool.h"
@@ -54,6 +55,15 @@ struct DurableAnswer {
   bool wait_for_commit = true;  // false: the end is sent at once
 };
 
+// What a request waits for before it is queued: the state of its session, or of its prompt's
+// prefix, which is on disk alone. Shared with the read, which is not cancelled.
+struct DiskRead {
+  bool under_way = false;  // false: it is done, or there is no memory for the state yet
+  bool of_prefix = false;
+  std::string error = {};
+  EndReason reason = EndReason::kDone;
+};
+
 // What a sequence that gives its slot and pages to others needs to continue.
 struct Preemption {
   int count = 0;          // times so far
@@ -71,7 +81,8 @@ struct Sequence {
   double first_token_within = 0;  // seconds from arrival, by which it was admitted; 0: any time
   Clock::time_point started = {};
 
-  Session* session = nullptr;  // marked busy for this request; null: none
+  std::shared_ptr<DiskRead> disk_read = {};  // null: it waits for no disk
+  Session* session = nullptr;                // marked busy for this request; null: none
   StateSlot slot = {};
   int64_t position = 0;                                       // tokens the state has absorbed
   int64_t most_tokens = std::numeric_limits<int64_t>::max();  // limit of position
@@ -91,6 +102,10 @@ struct Sequence {
 
   TokenStream& stream() const { return *request.streams.front(); }
   int further_choices() const { return static_cast<int>(request.streams.size()) - 1; }
+  // Of a request in line: from an empty state.
+  bool starts_fresh() const {
+    return session == nullptr || (session->at.position == 0 && !session->at.pending);
+  }
   bool has_slot() const { return session != nullptr && session->slot; }
   // Tokens that the state will have absorbed after all launched steps.
   int64_t planned_position() const { return position + rows_under_way; }

@@ -13,22 +13,20 @@
 namespace recurve {
 namespace {
 
-bool is_fresh(const Session* session) {
-  return session == nullptr || (session->at.position == 0 && !session->at.pending);
-}
-
 Clock::duration to_duration(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-const PromptReading& reading_of(const Request& request, const Session* session) {
-  const bool continues = !is_fresh(session) && request.continued_prompt;
+const PromptReading& reading_of(const Sequence& waiting) {
+  const Request& request = waiting.request;
+  const bool continues = !waiting.starts_fresh() && request.continued_prompt;
   return continues ? *request.continued_prompt : request.prompt;
 }
 
 // The session's pending token, unless the prompt replaces it, and the prompt.
-PromptPhase prompt_of(const Request& request, const Session* session) {
-  const PromptReading& reading = reading_of(request, session);
+PromptPhase prompt_of(const Sequence& waiting) {
+  const PromptReading& reading = reading_of(waiting);
+  const Session* const session = waiting.session;
   PromptPhase prompt;
   prompt.ids.reserve(reading.ids.size() + 1);
   if (session != nullptr && session->at.pending) {
@@ -42,7 +40,7 @@ PromptPhase prompt_of(const Request& request, const Session* session) {
   }
   prompt.ids.insert(prompt.ids.end(), reading.ids.begin(), reading.ids.end());
   prompt.tokens = static_cast<int64_t>(prompt.ids.size());
-  prompt.rank = rank_of(request.arrival, request.priority);
+  prompt.rank = rank_of(waiting.request.arrival, waiting.request.priority);
   return prompt;
 }
 
@@ -73,34 +71,45 @@ void WaitingLine::run_command(SessionCommand& command, Clock::time_point now) {
   std::exchange(command.done, nullptr)(std::move(result));
 }
 
-void WaitingLine::arrive(Request& request, const EngineLoad& load, Clock::time_point now,
-                         bool has_prefix) {
+void WaitingLine::arrive(Request& request, const EngineLoad& load, Clock::time_point now) {
   CHECK(request.session.empty() || request.streams.size() == 1);
   CHECK(!request.more_prompt || (request.session.empty() && request.streams.size() == 1));
   CHECK(!request.more_prompt || !request.prompt.ids.empty());
   Line one;
+  try {
+    one.push_back(std::make_unique<Sequence>());
+  } catch (const std::bad_alloc&) {
+    return refuse(request, {.reason = EndReason::kNoMemory});
+  }
+  one.front()->request = std::move(request);
+  queue_or_refuse(one, false, load, now);
+}
+
+void WaitingLine::queue_or_refuse(Line& one, bool has_prefix, const EngineLoad& load,
+                                  Clock::time_point now) {
+  Sequence& waiting = *one.front();
+  const Request& request = waiting.request;
   StreamEnd refused;
   try {
-    Sequence& waiting = *one.emplace_back(std::make_unique<Sequence>());
-    waiting.session =
-        request.session.empty() ? nullptr : sessions_.find(request.session, request.caller.tenant);
-    if (waiting.session != nullptr && !waiting.session->busy &&
-        check_session(request, *waiting.session)) {
-      return;
+    if (!request.session.empty()) {
+      waiting.session = sessions_.find(request.session, request.caller.tenant);
     }
-    waiting.prompt = prompt_of(request, waiting.session);
-    fit_default(waiting, &request);
-    refused = refusal(request, waiting);
-    if (refused.message.empty()) refused = refuse_growth(request, waiting);
-    if (refused.message.empty() && !has_prefix && fetch_prefix(request, waiting)) return;
-    waiting.request = std::move(request);
+    if (waiting.session != nullptr && !waiting.session->busy && check_session(one)) return;
+    waiting.prompt = prompt_of(waiting);
+    fit_default(waiting);
+    refused = refusal(waiting);
+    if (refused.message.empty()) refused = refuse_growth(waiting);
+    if (refused.message.empty() && !has_prefix && fetch_prefix(one)) return;
     if (refused.message.empty()) refused = overload(waiting, load, now);
     if (refused.message.empty()) return line_up(one);
   } catch (const std::bad_alloc&) {
     refused = {.reason = EndReason::kNoMemory};
   }
-  const bool moved = request.streams.empty();
-  for (auto& stream : (moved ? one.front()->request : request).streams) stream->finish(refused);
+  refuse(request, refused);
+}
+
+void WaitingLine::refuse(const Request& request, const StreamEnd& ending) {
+  for (const auto& stream : request.streams) stream->finish(ending);
   queue_.count_removed(1);
 }
 
@@ -136,7 +145,8 @@ void WaitingLine::insert(Line& one) {
 }
 
 // With a message if the request cannot be served.
-StreamEnd WaitingLine::refusal(const Request& request, const Sequence& waiting) const {
+StreamEnd WaitingLine::refusal(const Sequence& waiting) const {
+  const Request& request = waiting.request;
   const Session* const session = waiting.session;
   const auto refuse = [](EndReason reason, std::string message) {
     return StreamEnd{.reason = reason, .message = std::move(message)};
@@ -157,7 +167,7 @@ StreamEnd WaitingLine::refusal(const Request& request, const Sequence& waiting) 
                               "open the session with durability local",
                               request.session));
   }
-  const std::string& refused = reading_of(request, session).refusal;
+  const std::string& refused = reading_of(waiting).refusal;
   if (!refused.empty()) return refuse(EndReason::kInvalid, refused);
   if (waiting.prompt.ids.empty()) {
     const bool begun = session != nullptr && session->at.position > 0;
@@ -165,7 +175,7 @@ StreamEnd WaitingLine::refusal(const Request& request, const Sequence& waiting) 
                   fmt::format("there is nothing to absorb: the prompt is empty{}",
                               begun ? ", and the session has no pending token" : ""));
   }
-  const std::string too_long = too_long_for(request, session, waiting.prompt.ids);
+  const std::string too_long = too_long_for(waiting);
   if (!too_long.empty()) return refuse(EndReason::kInvalid, too_long);
   if (request.streams.size() > static_cast<size_t>(pool_.slots())) {
     return refuse(EndReason::kInvalid, fmt::format("n is {}, but there are {} slots",
@@ -175,8 +185,9 @@ StreamEnd WaitingLine::refusal(const Request& request, const Sequence& waiting) 
 }
 
 // With a message if there is no memory for what the session's state may become.
-StreamEnd WaitingLine::refuse_growth(const Request& request, const Sequence& waiting) {
+StreamEnd WaitingLine::refuse_growth(const Sequence& waiting) {
   if (waiting.session == nullptr) return {};
+  const Request& request = waiting.request;
   const int64_t tokens = waiting.session->at.position +
                          static_cast<int64_t>(waiting.prompt.ids.size()) +
                          request.sampling.max_tokens;
@@ -186,20 +197,20 @@ StreamEnd WaitingLine::refuse_growth(const Request& request, const Sequence& wai
 }
 
 // A default of max_tokens is at most the rest of the tokens that a state may have.
-void WaitingLine::fit_default(const Sequence& waiting, Request* request) const {
-  if (!request->max_tokens_is_default) return;
+void WaitingLine::fit_default(Sequence& waiting) const {
+  if (!waiting.request.max_tokens_is_default) return;
   const int64_t absorbed = waiting.session != nullptr ? waiting.session->at.position : 0;
   const int64_t rest = most_tokens_ - absorbed - static_cast<int64_t>(waiting.prompt.ids.size());
   if (rest < 1) return;  // refused
-  int32_t& most = request->sampling.max_tokens;
+  int32_t& most = waiting.request.sampling.max_tokens;
   most = static_cast<int32_t>(std::min<int64_t>(most, rest));
 }
 
 // An error if the request could exceed the tokens that a state may have; else empty.
-std::string WaitingLine::too_long_for(const Request& request, const Session* session,
-                                      const std::vector<int32_t>& prompt) const {
-  const int64_t absorbed = session != nullptr ? session->at.position : 0;
-  const int64_t tokens = static_cast<int64_t>(prompt.size()) + request.sampling.max_tokens;
+std::string WaitingLine::too_long_for(const Sequence& waiting) const {
+  const int64_t absorbed = waiting.session != nullptr ? waiting.session->at.position : 0;
+  const int64_t tokens =
+      static_cast<int64_t>(waiting.prompt.ids.size()) + waiting.request.sampling.max_tokens;
   if (absorbed + tokens <= most_tokens_) return {};
   const StateLayout& layout = pool_.layout();
   std::string limit = fmt::format("a state counts up to {}", most_tokens_);
@@ -215,34 +226,39 @@ std::string WaitingLine::too_long_for(const Request& request, const Session* ses
 }
 
 void WaitingLine::drop_unwanted(Clock::time_point now) {
-  drop_unwanted_parked(now);
-  std::erase_if(waiting_, [&](std::unique_ptr<Sequence>& waiting) {
-    if (waiting->is_preempted()) {
-      waiting->apply_signals(now);
-      if (waiting->ended) drop(waiting, {}, now);
-      return waiting == nullptr;
-    }
-    const Request& request = waiting->request;
-    EndReason reason;
-    const auto given_up = patience_ends(*waiting);
-    if (request.streams.front()->signals().cancelled) {
-      reason = EndReason::kCancelled;
-    } else if (request.deadline && *request.deadline <= now) {
-      reason = EndReason::kDeadline;
-    } else if (given_up && *given_up <= now) {
-      reason = EndReason::kOverloaded;
-    } else {
-      return false;
-    }
-    drop(waiting, reason, now);
-    return true;
-  });
+  for (Line* const line : {&reading_, &waiting_}) {
+    std::erase_if(*line, [&](auto& waiting) { return drop_if_unwanted(waiting, now); });
+  }
+}
+
+bool WaitingLine::drop_if_unwanted(std::unique_ptr<Sequence>& waiting, Clock::time_point now) {
+  if (waiting->is_preempted()) {
+    waiting->apply_signals(now);
+    if (waiting->ended) drop(waiting, {}, now);
+    return waiting == nullptr;
+  }
+  const Request& request = waiting->request;
+  const auto given_up = patience_ends(*waiting);
+  if (request.streams.front()->signals().cancelled) {
+    drop(waiting, EndReason::kCancelled, now);
+  } else if (request.deadline && *request.deadline <= now) {
+    drop(waiting, EndReason::kDeadline, now);
+  } else if (given_up && *given_up <= now) {
+    drop(waiting, EndReason::kOverloaded, now);
+  } else {
+    return false;
+  }
+  return true;
 }
 
 void WaitingLine::drop_all(EndReason reason, Clock::time_point now) {
-  for (auto& waiting : waiting_) drop(waiting, reason, now);
-  waiting_.clear();
-  drop_parked(reason);
+  for (Line* const line : {&reading_, &waiting_}) {
+    for (auto& waiting : *line) drop(waiting, reason, now);
+    line->clear();
+  }
+  for (SessionCommand& command : std::exchange(parked_commands_, {})) {
+    command.done({.reason = EndReason::kDraining});
+  }
   drop_arrivals(reason);
   arrivals_ = queue_.take();
   drop_arrivals(reason);
@@ -281,8 +297,7 @@ void WaitingLine::drop(std::unique_ptr<Sequence>& sequence, EndReason reason,
     sessions_.set_busy(*waiting.session, false);
     ending.session_position = waiting.session->at.position;
   }
-  for (const auto& stream : waiting.request.streams) stream->finish(ending);
-  queue_.count_removed(1);
+  refuse(waiting.request, ending);
 }
 
 std::unique_ptr<Sequence> WaitingLine::admit_next(Clock::time_point now, int running,
@@ -426,28 +441,10 @@ std::optional<StateSlot> WaitingLine::acquire_slot(const Identity& caller, Clock
   return pool_.acquire_unset();
 }
 
-// Starts to read the prompt's prefix if it is on disk alone. True: the request waits for it.
-bool WaitingLine::fetch_prefix(Request& request, const Sequence& waiting) {
-  const bool fresh = is_fresh(waiting.session) && !(waiting.session && waiting.session->busy);
-  if (!fresh || request.more_prompt || request.sampling.prompt_logprobs >= 0) return false;
-  const auto parked = std::make_shared<Parked>();
-  parked_.reserve(parked_.size() + 1);
-  const auto done = [parked] { parked->loading = false; };
-  if (!prefixes_.fetch(request.caller, waiting.prompt.ids, request.prefix, done)) {
-    return false;
-  }
-  parked->loading = parked->has_prefix = true;
-  parked->request = std::move(request);
-  parked->session = waiting.session;
-  parked_.push_back(parked);
-  if (parked->session != nullptr) sessions_.set_busy(*parked->session, true);
-  return true;
-}
-
 // The cached state that a fresh prompt starts from, if there is one.
 PrefixCache::Start WaitingLine::prefix_of(const Sequence& waiting) {
   const Request& request = waiting.request;
-  if (!is_fresh(waiting.session)) return {.use = {.miss = PrefixMiss::kContinues}};
+  if (!waiting.starts_fresh()) return {.use = {.miss = PrefixMiss::kContinues}};
   if (request.more_prompt || request.sampling.prompt_logprobs >= 0) {
     return {.use = {.miss = PrefixMiss::kScored}};
   }
@@ -538,11 +535,12 @@ std::optional<Clock::time_point> WaitingLine::next_deadline() const {
   const auto consider = [&](const std::optional<Clock::time_point>& when) {
     if (when && (!next || *when < *next)) next = when;
   };
-  for (const auto& parked : parked_) consider(parked->request.deadline);
-  for (const auto& waiting : waiting_) {
-    consider(waiting->request.deadline);
-    consider(patience_ends(*waiting));
-    consider(waiting->patience_ends());
+  for (const Line* const line : {&reading_, &waiting_}) {
+    for (const auto& waiting : *line) {
+      consider(waiting->request.deadline);
+      consider(patience_ends(*waiting));
+      consider(waiting->patience_ends());
+    }
   }
   return next;
 }

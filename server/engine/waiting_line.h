@@ -86,7 +86,7 @@ class WaitingLine {
   // Several tenants, or addresses, were active lately: steps should be short.
   bool is_shared(Clock::time_point now) const;
 
-  bool empty() const { return waiting_.empty() && parked_.empty() && parked_commands_.empty(); }
+  bool empty() const { return waiting_.empty() && reading_.empty() && parked_commands_.empty(); }
   // The waiting requests, in the order of their ranks.
   std::vector<Waiter> waiters() const;
   // When the first of them is to be dropped.
@@ -96,31 +96,21 @@ class WaitingLine {
 
  private:
   using Line = std::list<std::unique_ptr<Sequence>>;
-  // A request that waits until the state of its session, or of its prompt's prefix, is read from
-  // disk.
-  struct Parked {
-    Request request = {};
-    bool loading = false;  // false: no memory for the state yet
-    std::string error = {};
-    EndReason reason = EndReason::kDone;
-    bool has_prefix = false;     // it waits for a prefix
-    Session* session = nullptr;  // with has_prefix: marked busy for this request; null: none
-  };
 
   void forget_uses();
-  bool check_session(Request& request, Session& session);
+  bool check_session(Line& one);
   void resume_parked(const EngineLoad& load, Clock::time_point now);
-  void drop_unwanted_parked(Clock::time_point now);
-  void drop_parked(EndReason reason);
-  bool fetch_prefix(Request& request, const Sequence& waiting);
-  void release_parked(Parked& parked);
+  bool drop_if_unwanted(std::unique_ptr<Sequence>& waiting, Clock::time_point now);
+  bool fetch_prefix(Line& one);
+  void wait_for_disk(Line& one, std::shared_ptr<DiskRead> read, Session* session);
+  void refuse(const Request& request, const StreamEnd& ending);
 
   void run_command(SessionCommand& command, Clock::time_point now);
+  void arrive(Request& request, const EngineLoad& load, Clock::time_point now);
   // has_prefix: the prefix has been looked for on disk already.
-  void arrive(Request& request, const EngineLoad& load, Clock::time_point now,
-              bool has_prefix = false);
-  StreamEnd refusal(const Request& request, const Sequence& waiting) const;
-  StreamEnd refuse_growth(const Request& request, const Sequence& waiting);
+  void queue_or_refuse(Line& one, bool has_prefix, const EngineLoad& load, Clock::time_point now);
+  StreamEnd refusal(const Sequence& waiting) const;
+  StreamEnd refuse_growth(const Sequence& waiting);
   double wait_of(const Waiter& waiter, const EngineLoad& load, Clock::time_point now) const;
   StreamEnd overload(Sequence& waiting, const EngineLoad& load, Clock::time_point now);
   void line_up(Line& one);
@@ -136,9 +126,8 @@ class WaitingLine {
   TenantUse& use_of(TenantId tenant);
   std::optional<Clock::time_point> patience_ends(const Sequence& waiting) const;
   void drop(std::unique_ptr<Sequence>& waiting, EndReason reason, Clock::time_point now);
-  void fit_default(const Sequence& waiting, Request* request) const;
-  std::string too_long_for(const Request& request, const Session* session,
-                           const std::vector<int32_t>& prompt) const;
+  void fit_default(Sequence& waiting) const;
+  std::string too_long_for(const Sequence& waiting) const;
   void drop_arrivals(EndReason reason);
   bool free_one_slot();
   PrefixCache::Start prefix_of(const Sequence& waiting);
@@ -158,7 +147,7 @@ class WaitingLine {
   Line waiting_;                       // by rank
   std::vector<std::unique_ptr<Sequence>> ended_;
   std::optional<PageNeed> short_of_pages_;
-  std::vector<std::shared_ptr<Parked>> parked_;
+  Line reading_;  // requests that wait for a disk, see Sequence::disk_read
   std::vector<SessionCommand> parked_commands_;
   // Scratch of next_in_turn(), with capacity for the whole line: the tenant's requests and where
   // they are in the line.

@@ -38,10 +38,11 @@ void repeat(const std::vector<std::shared_ptr<TokenStream>>& streams, const Arch
 }  // namespace
 
 // True if the request has ended or waits for a disk.
-bool WaitingLine::check_session(Request& request, Session& session) {
+bool WaitingLine::check_session(Line& one) {
+  const Request& request = one.front()->request;
+  Session& session = *one.front()->session;
   const auto refuse = [&](EndReason reason, std::string message) {
-    request.streams.front()->finish({.reason = reason, .message = std::move(message)});
-    queue_.count_removed(1);
+    this->refuse(request, {.reason = reason, .message = std::move(message)});
     return true;
   };
   if (const auto unusable = sessions_.unusable(session)) {
@@ -74,11 +75,11 @@ bool WaitingLine::check_session(Request& request, Session& session) {
                               request.session, session.epoch, *request.expected_epoch));
   }
   if (session.tier() != Tier::kDisk) return false;
-  const auto parked = std::make_shared<Parked>();
-  const SessionStore::Room room = sessions_.bring(session, [parked](const Archive::Loaded& loaded) {
-    parked->loading = false;
-    parked->error = loaded.error;
-    parked->reason = loaded.reason;
+  const auto read = std::make_shared<DiskRead>();
+  const SessionStore::Room room = sessions_.bring(session, [read](const Archive::Loaded& loaded) {
+    read->under_way = false;
+    read->error = loaded.error;
+    read->reason = loaded.reason;
   });
   if (room == SessionStore::Room::kNone) {
     return refuse(
@@ -86,63 +87,55 @@ bool WaitingLine::check_session(Request& request, Session& session) {
         "there is no host memory for the session's state, which is on the disk: try again "
         "later, or raise --session-memory");
   }
-  parked->loading = session.residency == Residency::kLoading;
-  parked->request = std::move(request);
-  parked_.push_back(parked);
+  read->under_way = session.residency == Residency::kLoading;
+  wait_for_disk(one, read, nullptr);
   return true;
+}
+
+// Starts to read the prompt's prefix if it is on disk alone. True: the request waits for it.
+bool WaitingLine::fetch_prefix(Line& one) {
+  const Sequence& waiting = *one.front();
+  const Request& request = waiting.request;
+  const bool fresh = waiting.starts_fresh() && !(waiting.session && waiting.session->busy);
+  if (!fresh || request.more_prompt || request.sampling.prompt_logprobs >= 0) return false;
+  const auto read = std::make_shared<DiskRead>(DiskRead{.under_way = true, .of_prefix = true});
+  const auto done = [read] { read->under_way = false; };
+  if (!prefixes_.fetch(request.caller, waiting.prompt.ids, request.prefix, done)) return false;
+  wait_for_disk(one, read, waiting.session);
+  if (waiting.session != nullptr) sessions_.set_busy(*waiting.session, true);
+  return true;
+}
+
+// session: marked busy for the request meanwhile; null: none, and it is looked up again.
+void WaitingLine::wait_for_disk(Line& one, std::shared_ptr<DiskRead> read, Session* session) {
+  one.front()->disk_read = std::move(read);
+  one.front()->session = session;
+  reading_.splice(reading_.end(), one);
 }
 
 // Retries the commands, and the requests whose reads have ended.
 void WaitingLine::resume_parked(const EngineLoad& load, Clock::time_point now) {
   for (SessionCommand& command : std::exchange(parked_commands_, {})) run_command(command, now);
-  for (const auto& parked : std::exchange(parked_, {})) {
-    if (parked->loading) {
-      parked_.push_back(parked);
+  for (Line waiting = std::exchange(reading_, {}); !waiting.empty();) {
+    Line one;
+    one.splice(one.begin(), waiting, waiting.begin());
+    Sequence& sequence = *one.front();
+    if (sequence.disk_read->under_way) {
+      reading_.splice(reading_.end(), one);
       continue;
     }
-    release_parked(*parked);
-    // arrive() refuses a request on a lost state.
-    if (parked->error.empty() || parked->reason == EndReason::kStateLost) {
-      arrive(parked->request, load, now, parked->has_prefix);
+    const auto read = std::exchange(sequence.disk_read, nullptr);
+    Session* const session = std::exchange(sequence.session, nullptr);
+    if (session != nullptr) sessions_.set_busy(*session, false);
+    // A request on a lost state is refused with the others.
+    if (read->error.empty() || read->reason == EndReason::kStateLost) {
+      queue_or_refuse(one, read->of_prefix, load, now);
     } else {
-      parked->request.streams.front()->finish(
-          {.reason = parked->reason,
-           .message = fmt::format("the state of session \"{}\" cannot be read: {}",
-                                  parked->request.session, parked->error)});
-      queue_.count_removed(1);
+      refuse(sequence.request,
+             {.reason = read->reason,
+              .message = fmt::format("the state of session \"{}\" cannot be read: {}",
+                                     sequence.request.session, read->error)});
     }
-  }
-}
-
-// The request no longer waits for a disk.
-void WaitingLine::release_parked(Parked& parked) {
-  if (parked.session != nullptr) sessions_.set_busy(*std::exchange(parked.session, nullptr), false);
-}
-
-// A read that has begun is not cancelled.
-void WaitingLine::drop_unwanted_parked(Clock::time_point now) {
-  std::erase_if(parked_, [&](const std::shared_ptr<Parked>& parked) {
-    const Request& request = parked->request;
-    const bool late = request.deadline && *request.deadline <= now;
-    const bool cancelled = request.streams.front()->signals().cancelled;
-    if (!late && !cancelled) return false;
-    release_parked(*parked);
-    for (const auto& stream : request.streams) {
-      stream->finish({.reason = cancelled ? EndReason::kCancelled : EndReason::kDeadline});
-    }
-    queue_.count_removed(1);
-    return true;
-  });
-}
-
-void WaitingLine::drop_parked(EndReason reason) {
-  for (SessionCommand& command : std::exchange(parked_commands_, {})) {
-    command.done({.reason = EndReason::kDraining});
-  }
-  for (const auto& parked : std::exchange(parked_, {})) {
-    release_parked(*parked);
-    for (const auto& stream : parked->request.streams) stream->finish({.reason = reason});
-    queue_.count_removed(1);
   }
 }
 

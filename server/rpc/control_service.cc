@@ -3,9 +3,9 @@
 #include <functional>
 #include <utility>
 
-#include "recurve/v1/control.grpc.pb.h"
+#include "recurve/v1/control.pb.h"
 #include "server/request/refusal.h"
-#include "server/rpc/headers_first.h"
+#include "server/rpc/raw_service.h"
 #include "server/sampling/params.h"
 #include "server/text/stop_matcher.h"
 
@@ -14,13 +14,6 @@ namespace {
 
 using State = ServerCore::State;
 constexpr double kMaxDrainSeconds = 1e6;
-
-grpc::ServerUnaryReactor* finish(const ServiceContext& context, grpc::CallbackServerContext* call,
-                                 const Refused& refused = {}) {
-  grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
-  reactor->Finish(context.status_for(call, context.core.report(refused)));
-  return reactor;
-}
 
 // Calls `then` after the response was sent.
 class ThenReactor : public grpc::ServerUnaryReactor {
@@ -98,116 +91,115 @@ Refused check_deadline(double seconds) {
                  kMaxDrainSeconds, seconds);
 }
 
-// Model, load and drain of the server. Its requests have no strings, so gRPC may parse them.
-class ControlService final
-    : public HeadersFirstService<ControlService, v1::Control::CallbackService> {
+void fill(const ServerCore& core, v1::Load* to) {
+  const ServedModel& model = *core.model();
+  const EngineStats stats = model.stats.read();
+  to->set_requests_running(stats.running);
+  to->set_requests_waiting(model.queue.waiting());
+  to->set_max_queue(model.queue.max_waiting());
+  v1::Load::Slots& slots = *to->mutable_slots();
+  slots.set_total(stats.slots);
+  slots.set_free(stats.slots_free);
+  slots.set_running(stats.running);
+  slots.set_idle_session(stats.slots_idle);
+  if (model.info.page_bytes > 0) {
+    v1::Load::Pages& pages = *to->mutable_pages();
+    pages.set_total(stats.pages);
+    pages.set_free(stats.pages_free);
+    pages.set_bytes(stats.pages * model.info.page_bytes);
+    pages.set_preemptions(stats.preemptions);
+  }
+  v1::Load::SessionCounts& sessions = *to->mutable_sessions();
+  sessions.set_total(stats.sessions);
+  sessions.set_responses(stats.responses);
+  sessions.set_host(stats.sessions_host);
+  sessions.set_host_bytes(stats.host_bytes);
+  sessions.set_disk(stats.sessions_disk);
+  sessions.set_disk_bytes(stats.disk_bytes);
+  v1::Load::Prefixes& prefixes = *to->mutable_prefixes();
+  prefixes.set_states(stats.prefix_states);
+  prefixes.set_bytes(stats.prefix_bytes);
+  prefixes.set_disk_states(stats.prefix_states_disk);
+  prefixes.set_disk_bytes(stats.prefix_bytes_disk);
+  prefixes.set_spared_tokens(stats.prefix_tokens);
+  to->set_prompt_tokens(stats.prompt_tokens);
+  to->set_generated_tokens(stats.generated_tokens);
+  to->set_steps(stats.steps);
+  to->set_expected_queue_seconds(stats.expected_queue_seconds);
+}
+
+// Model, load and drain of the server.
+class ControlService final : public RawService {
  public:
-  explicit ControlService(ServiceContext& context) : context_(context) {
-    using Self = ControlService;
-    headers_first(context, "recurve.v1.Control.GetModelInfo", &Self::GetModelInfo);
-    headers_first(context, "recurve.v1.Control.GetServerInfo", &Self::GetServerInfo);
-    headers_first(context, "recurve.v1.Control.GetLoad", &Self::GetLoad);
-    headers_first(context, "recurve.v1.Control.Drain", &Self::Drain);
-  }
+  static constexpr const char* kName = "recurve.v1.Control";
 
-  Reactor* GetModelInfo(Call* call, const v1::GetModelInfoRequest*,
-                        v1::ModelInfo* response) override {
-    const ServerCore& core = context_.core;
-    Identity caller;
-    if (auto refused = context_.identify(call, Role::kUser, &caller)) {
-      return finish(context_, call, refused);
-    }
-    if (!core.model()->loaded()) return finish(context_, call, core.availability());
-    fill(*core.model(), response);
-    return finish(context_, call);
-  }
-
-  Reactor* GetServerInfo(Call* call, const v1::GetServerInfoRequest*,
-                         v1::ServerInfo* response) override {
-    Identity caller;
-    if (auto refused = context_.identify(call, Role::kUser, &caller)) {
-      return finish(context_, call, refused);
-    }
-    response->set_version(context_.core.options.version);
-    response->set_state(state_of(context_.core.state()));
-    response->set_uptime_seconds(seconds_between(context_.core.started, Clock::now()));
-    fill(context_, response->mutable_limits());
-    return finish(context_, call);
-  }
-
-  Reactor* GetLoad(Call* call, const v1::GetLoadRequest*, v1::Load* response) override {
-    Identity caller;
-    if (auto refused = may_operate(call, Role::kObserver, &caller)) {
-      return finish(context_, call, refused);
-    }
-    const ServedModel& model = *context_.core.model();
-    const EngineStats stats = model.stats.read();
-    response->set_requests_running(stats.running);
-    response->set_requests_waiting(model.queue.waiting());
-    response->set_max_queue(model.queue.max_waiting());
-    v1::Load::Slots& slots = *response->mutable_slots();
-    slots.set_total(stats.slots);
-    slots.set_free(stats.slots_free);
-    slots.set_running(stats.running);
-    slots.set_idle_session(stats.slots_idle);
-    if (model.info.page_bytes > 0) {
-      v1::Load::Pages& pages = *response->mutable_pages();
-      pages.set_total(stats.pages);
-      pages.set_free(stats.pages_free);
-      pages.set_bytes(stats.pages * model.info.page_bytes);
-      pages.set_preemptions(stats.preemptions);
-    }
-    v1::Load::SessionCounts& sessions = *response->mutable_sessions();
-    sessions.set_total(stats.sessions);
-    sessions.set_responses(stats.responses);
-    sessions.set_host(stats.sessions_host);
-    sessions.set_host_bytes(stats.host_bytes);
-    sessions.set_disk(stats.sessions_disk);
-    sessions.set_disk_bytes(stats.disk_bytes);
-    v1::Load::Prefixes& prefixes = *response->mutable_prefixes();
-    prefixes.set_states(stats.prefix_states);
-    prefixes.set_bytes(stats.prefix_bytes);
-    prefixes.set_disk_states(stats.prefix_states_disk);
-    prefixes.set_disk_bytes(stats.prefix_bytes_disk);
-    prefixes.set_spared_tokens(stats.prefix_tokens);
-    response->set_prompt_tokens(stats.prompt_tokens);
-    response->set_generated_tokens(stats.generated_tokens);
-    response->set_steps(stats.steps);
-    response->set_expected_queue_seconds(stats.expected_queue_seconds);
-    return finish(context_, call);
-  }
-
-  Reactor* Drain(Call* call, const v1::DrainRequest* request,
-                 v1::DrainResponse* response) override {
-    Identity caller;
-    if (auto refused = may_operate(call, Role::kAdmin, &caller)) {
-      return finish(context_, call, refused);
-    }
-    const double seconds = request->has_deadline_seconds() ? request->deadline_seconds()
-                                                           : context_.core.options.drain_seconds;
-    Refused refused = check_deadline(seconds);
-    if (!refused && !context_.core.options.on_drain) {
-      refused = refuse(EndReason::kUnsupported, "this server cannot be stopped by a call");
-    }
-    if (refused) return finish(context_, call, refused);
-    audit("drain", auditee(caller), "OK", fmt::format("{} s", seconds));
-    response->set_requests_under_way(context_.core.under_way());
-    return new ThenReactor([this, seconds] { context_.core.drain_for_client(seconds); });
+  explicit ControlService(ServiceContext& context) : RawService(context, kName) {
+    immediate<v1::GetModelInfoRequest, v1::ModelInfo>(
+        "GetModelInfo", [&context](Call* call, const auto&, v1::ModelInfo* to) {
+          const ServerCore& core = context.core;
+          Identity caller;
+          Refused refused = context.identify(call, Role::kUser, &caller);
+          if (!refused && !core.model()->loaded()) refused = core.availability();
+          if (!refused) fill(*core.model(), to);
+          return refused;
+        });
+    immediate<v1::GetServerInfoRequest, v1::ServerInfo>(
+        "GetServerInfo", [&context](Call* call, const auto&, v1::ServerInfo* to) -> Refused {
+          Identity caller;
+          if (Refused refused = context.identify(call, Role::kUser, &caller)) return refused;
+          to->set_version(context.core.options.version);
+          to->set_state(state_of(context.core.state()));
+          to->set_uptime_seconds(seconds_between(context.core.started, Clock::now()));
+          fill(context, to->mutable_limits());
+          return {};
+        });
+    immediate<v1::GetLoadRequest, v1::Load>(
+        "GetLoad", [this](Call* call, const auto&, v1::Load* to) {
+          Identity caller;
+          Refused refused = may_operate(call, Role::kObserver, &caller);
+          if (!refused) fill(context_.core, to);
+          return refused;
+        });
+    unary("Drain", [this](Call* call, const Bytes* request, Bytes* response) {
+      return drain(call, *request, response);
+    });
   }
 
  private:
+  Reactor* drain(Call* call, const Bytes& bytes, Bytes* response) {
+    Identity caller;
+    v1::DrainRequest request;
+    Refused refused = may_operate(call, Role::kAdmin, &caller);
+    if (!refused) refused = parse(bytes, &request);
+    ServerCore& core = context_.core;
+    const double seconds =
+        request.has_deadline_seconds() ? request.deadline_seconds() : core.options.drain_seconds;
+    if (!refused) refused = check_deadline(seconds);
+    if (!refused && !core.options.on_drain) {
+      refused = refuse(EndReason::kUnsupported, "this server cannot be stopped by a call");
+    }
+    if (refused) {
+      auto* const unary = new UnaryCall(context_, call);
+      unary->finish(std::move(refused));
+      return unary;
+    }
+    audit("drain", auditee(caller), "OK", fmt::format("{} s", seconds));
+    v1::DrainResponse reply;
+    reply.set_requests_under_way(core.under_way());
+    *response = serialize(reply);
+    return new ThenReactor([&core, seconds] { core.drain_for_client(seconds); });
+  }
+
   // For what only operators may do, at the listener for operators.
   Refused may_operate(const Call* call, Role least, Identity* caller) const {
     Refused refused = context_.identify(call, least, caller);
     if (refused || context_.options.operators) return refused;
     return refuse(EndReason::kForbidden, "this call is only answered at the address of --admin");
   }
-
-  ServiceContext& context_;
 };
 
 }  // namespace
 
-RpcService control_service() { return rpc_service<ControlService>("recurve.v1.Control"); }
+RpcService control_service() { return rpc_service<ControlService>(); }
 
 }  // namespace recurve

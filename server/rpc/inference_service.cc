@@ -2,11 +2,11 @@
 
 #include <utility>
 
-#include "recurve/v1/inference.grpc.pb.h"
+#include "recurve/v1/inference.pb.h"
 #include "server/rpc/conversions.h"
-#include "server/rpc/headers_first.h"
 #include "server/rpc/inference_calls.h"
 #include "server/rpc/messages.h"
+#include "server/rpc/raw_service.h"
 #include "server/rpc/unary_call.h"
 #include "server/serving/gathered_answer.h"
 
@@ -85,18 +85,15 @@ bool abort_any(CallRegistry& registry, const Identity& caller, bool others, cons
   return found;
 }
 
-Refused abort_request(ServerCore& core, const Identity& caller, bool others,
-                      const grpc::ByteBuffer& request, grpc::ByteBuffer* response) {
-  v1::AbortRequest message;
-  Refused refused = parse(request, &message);
-  if (!refused) refused = check_name("request_id", message.request_id());
+Refused abort_request(const ServiceContext& context, const grpc::CallbackServerContext* call,
+                      const std::string& id) {
+  Identity caller;
+  Refused refused = context.identify(call, Role::kUser, &caller);
+  if (!refused) refused = check_name("request_id", id);
   if (refused) return refused;
-  if (!abort_any(core.registry, caller, others, message.request_id())) {
-    return refuse(EndReason::kNotFound,
-                  fmt::format("no request \"{}\" is running", cut(message.request_id())));
-  }
-  *response = serialize(v1::AbortResponse());
-  return {};
+  const bool others = caller.role == Role::kAdmin && context.options.operators;
+  if (abort_any(context.core.registry, caller, others, id)) return {};
+  return refuse(EndReason::kNotFound, fmt::format("no request \"{}\" is running", cut(id)));
 }
 
 // Runs on the text executor, as texts may be long.
@@ -123,54 +120,31 @@ grpc::ServerUnaryReactor* answer_later(ServiceContext& context, grpc::CallbackSe
   return unary;
 }
 
-// The methods of Inference with messages as bytes: see messages.h.
-template <typename S>
-using RawStreams =
-    v1::Inference::WithRawCallbackMethod_Generate<v1::Inference::WithRawCallbackMethod_Score<S>>;
-template <typename S>
-using RawUnary = v1::Inference::WithRawCallbackMethod_Tokenize<
-    v1::Inference::WithRawCallbackMethod_Detokenize<v1::Inference::WithRawCallbackMethod_Abort<S>>>;
-
-class InferenceService final
-    : public HeadersFirstService<InferenceService, RawStreams<RawUnary<v1::Inference::Service>>> {
+class InferenceService final : public RawService {
  public:
-  explicit InferenceService(ServiceContext& context) : context_(context) {
-    using Self = InferenceService;
-    headers_first(context, "recurve.v1.Inference.Generate", &Self::Generate);
-    headers_first(context, "recurve.v1.Inference.Tokenize", &Self::Tokenize);
-    headers_first(context, "recurve.v1.Inference.Detokenize", &Self::Detokenize);
-    headers_first(context, "recurve.v1.Inference.Abort", &Self::Abort);
-  }
+  static constexpr const char* kName = "recurve.v1.Inference";
 
-  grpc::ServerWriteReactor<Bytes>* Generate(Call* call, const Bytes* request) override {
-    return generate(context_, call, request);
+  explicit InferenceService(ServiceContext& context) : RawService(context, kName) {
+    server_stream("Generate", [&context](Call* call, const Bytes* request) {
+      return generate(context, call, request);
+    });
+    bidi_stream("Score", [&context](Call* call) { return score(context, call); });
+    unary("Tokenize", [&context](Call* call, const Bytes* request, Bytes* response) {
+      return answer_later(context, call, request, response, tokenize);
+    });
+    unary("Detokenize", [&context](Call* call, const Bytes* request, Bytes* response) {
+      return answer_later(context, call, request, response, detokenize);
+    });
+    // In every state: requests that run while the server drains can be aborted too.
+    immediate<v1::AbortRequest, v1::AbortResponse>(
+        "Abort", [&context](Call* call, const v1::AbortRequest& request, v1::AbortResponse*) {
+          return abort_request(context, call, request.request_id());
+        });
   }
-  grpc::ServerBidiReactor<Bytes, Bytes>* Score(Call* call) override {
-    return score(context_, call);
-  }
-  Reactor* Tokenize(Call* call, const Bytes* request, Bytes* response) override {
-    return answer_later(context_, call, request, response, tokenize);
-  }
-  Reactor* Detokenize(Call* call, const Bytes* request, Bytes* response) override {
-    return answer_later(context_, call, request, response, detokenize);
-  }
-  // In every state: requests that run while the server drains can be aborted too.
-  Reactor* Abort(Call* call, const Bytes* request, Bytes* response) override {
-    auto* unary = new UnaryCall(context_, call);
-    Identity caller;
-    Refused refused = context_.identify(call, Role::kUser, &caller);
-    const bool others = caller.role == Role::kAdmin && context_.options.operators;
-    if (!refused) refused = abort_request(context_.core, caller, others, *request, response);
-    unary->finish(std::move(refused));
-    return unary;
-  }
-
- private:
-  ServiceContext& context_;
 };
 
 }  // namespace
 
-RpcService inference_service() { return rpc_service<InferenceService>("recurve.v1.Inference"); }
+RpcService inference_service() { return rpc_service<InferenceService>(); }
 
 }  // namespace recurve

@@ -1,9 +1,9 @@
 #include <utility>
 
-#include "recurve/v1/sessions.grpc.pb.h"
+#include "recurve/v1/sessions.pb.h"
 #include "server/rpc/conversions.h"
-#include "server/rpc/headers_first.h"
 #include "server/rpc/messages.h"
+#include "server/rpc/raw_service.h"
 #include "server/rpc/state_calls.h"
 #include "server/rpc/unary_call.h"
 
@@ -105,80 +105,42 @@ grpc::ServerUnaryReactor* handle(ServiceContext& context, grpc::CallbackServerCo
   return unary;
 }
 
-// The methods of Sessions with messages as bytes: see messages.h.
-template <typename S>
-using RawSessions1 =
-    v1::Sessions::WithRawCallbackMethod_Open<v1::Sessions::WithRawCallbackMethod_Get<
-        v1::Sessions::WithRawCallbackMethod_List<v1::Sessions::WithRawCallbackMethod_Close<S>>>>;
-template <typename S>
-using RawSessions2 =
-    v1::Sessions::WithRawCallbackMethod_Fork<v1::Sessions::WithRawCallbackMethod_Mark<
-        v1::Sessions::WithRawCallbackMethod_Unmark<v1::Sessions::WithRawCallbackMethod_Rewind<S>>>>;
-template <typename S>
-using RawSessions3 = v1::Sessions::WithRawCallbackMethod_Export<
-    v1::Sessions::WithRawCallbackMethod_Import<v1::Sessions::WithRawCallbackMethod_Accept<S>>>;
-
 // Each call becomes a command to the engine, which owns the sessions.
-class SessionsService final
-    : public HeadersFirstService<SessionsService,
-                                 RawSessions1<RawSessions2<RawSessions3<v1::Sessions::Service>>>> {
+class SessionsService final : public RawService {
  public:
-  explicit SessionsService(ServiceContext& context) : context_(context) {
-    using Self = SessionsService;
-    headers_first(context, "recurve.v1.Sessions.Open", &Self::Open);
-    headers_first(context, "recurve.v1.Sessions.Get", &Self::Get);
-    headers_first(context, "recurve.v1.Sessions.List", &Self::List);
-    headers_first(context, "recurve.v1.Sessions.Close", &Self::Close);
-    headers_first(context, "recurve.v1.Sessions.Fork", &Self::Fork);
-    headers_first(context, "recurve.v1.Sessions.Mark", &Self::Mark);
-    headers_first(context, "recurve.v1.Sessions.Unmark", &Self::Unmark);
-    headers_first(context, "recurve.v1.Sessions.Rewind", &Self::Rewind);
-    headers_first(context, "recurve.v1.Sessions.Accept", &Self::Accept);
-    headers_first(context, "recurve.v1.Sessions.Export", &Self::Export);
-  }
+  static constexpr const char* kName = "recurve.v1.Sessions";
 
-  Reactor* Open(Call* call, const Bytes* request, Bytes* response) override {
-    return handle<v1::OpenSessionRequest>(context_, call, *request, one_session, response);
-  }
-  Reactor* Get(Call* call, const Bytes* request, Bytes* response) override {
-    return handle<v1::GetSessionRequest>(context_, call, *request, one_session, response);
-  }
-  Reactor* List(Call* call, const Bytes* request, Bytes* response) override {
-    return handle<v1::ListSessionsRequest>(context_, call, *request, page, response);
-  }
-  Reactor* Close(Call* call, const Bytes* request, Bytes* response) override {
-    return handle<v1::CloseSessionRequest>(context_, call, *request, closed, response);
-  }
-  Reactor* Fork(Call* call, const Bytes* request, Bytes* response) override {
-    return handle<v1::ForkSessionRequest>(context_, call, *request, one_session, response);
-  }
-  Reactor* Mark(Call* call, const Bytes* request, Bytes* response) override {
-    return handle<v1::MarkSessionRequest>(context_, call, *request, one_session, response);
-  }
-  Reactor* Unmark(Call* call, const Bytes* request, Bytes* response) override {
-    return handle<v1::UnmarkSessionRequest>(context_, call, *request, one_session, response);
-  }
-  Reactor* Rewind(Call* call, const Bytes* request, Bytes* response) override {
-    return handle<v1::RewindSessionRequest>(context_, call, *request, one_session, response);
-  }
-  Reactor* Accept(Call* call, const Bytes* request, Bytes* response) override {
-    return handle<v1::AcceptSessionRequest>(context_, call, *request, one_session, response);
-  }
-  grpc::ServerWriteReactor<Bytes>* Export(Call* call, const Bytes* request) override {
-    return export_state(context_, call, *request);
-  }
-  grpc::ServerReadReactor<Bytes>* Import(Call* call, Bytes* response) override {
-    return import_state(context_, call, response);
+  explicit SessionsService(ServiceContext& context) : RawService(context, kName) {
+    command<v1::OpenSessionRequest>("Open", one_session);
+    command<v1::GetSessionRequest>("Get", one_session);
+    command<v1::ListSessionsRequest>("List", page);
+    command<v1::CloseSessionRequest>("Close", closed);
+    command<v1::ForkSessionRequest>("Fork", one_session);
+    command<v1::MarkSessionRequest>("Mark", one_session);
+    command<v1::UnmarkSessionRequest>("Unmark", one_session);
+    command<v1::RewindSessionRequest>("Rewind", one_session);
+    command<v1::AcceptSessionRequest>("Accept", one_session);
+    server_stream("Export", [&context](Call* call, const Bytes* request) {
+      return export_state(context, call, *request);
+    });
+    client_stream("Import", [&context](Call* call, Bytes* response) {
+      return import_state(context, call, response);
+    });
   }
 
  private:
-  ServiceContext& context_;
+  template <typename Request>
+  void command(const char* method, Answer answer) {
+    unary(method, [this, answer](Call* call, const Bytes* request, Bytes* response) {
+      return handle<Request>(context_, call, *request, answer, response);
+    });
+  }
 };
 
 }  // namespace
 
 RpcService sessions_service() {
-  RpcService service = rpc_service<SessionsService>("recurve.v1.Sessions");
+  RpcService service = rpc_service<SessionsService>();
   service.durable = true;
   return service;
 }
