@@ -4,7 +4,8 @@
     python -m weights_tools state A B
 
 A state is a file of `recurve session export` or of a server's --state-dir. server/state/state_form.h describes its
-format. Every checksum is checked, and a damaged state is refused.
+format. Pages of a state that are in page groups are read from the files of these next to it. Every checksum is
+checked, and a damaged state is refused.
 """
 
 import json
@@ -43,6 +44,39 @@ def checksum(data):
 
 def read_state(path):
     """Reads a file, a Path, as a State. Raises ValueError with a sentence where it is none, or damaged."""
+    version, header, pieces = read_file(path)
+    if "first" in header:
+        raise ValueError(f"{path} is a page group, not a state")
+    pieces |= pages_in_groups(path, header)
+    arrays = {}
+    for name, piece in pieces.items():
+        arrays |= dict(arrays_of([entry for entry in header["arrays"] if entry["piece"] == name], piece))
+    growing = [entry for entry in header["arrays"] if entry.get("growth") == "token"]
+    arrays |= dict(rows_of(growing, pieces, header["position"]))
+    sizes = {name: len(piece) for name, piece in pieces.items()}
+    return State(header, arrays, sizes, version)
+
+
+def pages_in_groups(path, header):
+    """{name: its bytes} of the pages in the base of the state, the base of that, and so on."""
+    pages, end = {}, header["position"] // PAGE_TOKENS
+    base = header.get("base")
+    while base is not None:
+        file = path.parent / f"state-{base['id']}"
+        if not file.is_file():
+            raise ValueError(f"{path} has pages in page group {base['id']}, which is not the file {file}")
+        if file.read_bytes()[24:32] != bytes.fromhex(base["checksum"])[::-1]:
+            raise ValueError(f"{file} is not the page group that {path} was written with")
+        _, group, pieces = read_file(file)
+        if list(pieces) != [f"page {page}" for page in range(group["first"], end)]:
+            raise ValueError(f"{file} is damaged: its pages are not those before the ones that follow")
+        pages |= pieces
+        end, base = group["first"], group.get("base")
+    return pages
+
+
+def read_file(path):
+    """(version, header, {name: bytes of a piece}) of a state or a page group."""
     raw = path.read_bytes()
     if len(raw) < 32 or raw[:8] != MAGIC:
         raise ValueError(f"{path} is no state: it does not begin as one")
@@ -59,14 +93,7 @@ def read_state(path):
     if checksum(raw[:24] + raw[32:data_begin]) != header_sum:
         raise ValueError(f"{path} is damaged: its header is not what was written")
     header = json.loads(raw[32:data_begin])
-    pieces = pieces_of(path, header, raw[data_begin:])
-    arrays = {}
-    for name, piece in pieces.items():
-        arrays |= dict(arrays_of([entry for entry in header["arrays"] if entry["piece"] == name], piece))
-    growing = [entry for entry in header["arrays"] if entry.get("growth") == "token"]
-    arrays |= dict(rows_of(growing, pieces, header["position"]))
-    sizes = {name: len(piece) for name, piece in pieces.items()}
-    return State(header, arrays, sizes, version)
+    return version, header, pieces_of(path, header, raw[data_begin:])
 
 
 def pieces_of(path, header, data):

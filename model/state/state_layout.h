@@ -58,6 +58,8 @@ struct StatePieceLayout {
   bool page = false;
 };
 
+inline std::string page_name(int64_t page) { return "page " + std::to_string(page); }
+
 // All a sequence must remember: a slot of one size, and pages where arrays grow. All zero is the
 // state of a sequence that has seen nothing.
 struct StateLayout {
@@ -87,8 +89,9 @@ struct StateLayout {
     for (const StateArray& array : arrays) sum += array.per_token() ? 0 : array.bytes();
     return sum;
   }
-  // Those of the slot in the order of their first arrays, then "page 0", "page 1" ...
-  std::vector<StatePieceLayout> pieces(int64_t tokens = 0) const {
+  // Those of the slot in the order of their first arrays, then "page 0", "page 1" ..., or from that
+  // page on.
+  std::vector<StatePieceLayout> pieces(int64_t tokens = 0, int64_t first_page = 0) const {
     std::vector<StatePieceLayout> pieces;
     StatePieceLayout page{.bytes = page_bytes(), .page = true};
     for (size_t a = 0; a < arrays.size(); ++a) {
@@ -101,8 +104,8 @@ struct StateLayout {
       at->bytes += arrays[a].bytes();
       at->arrays.push_back(a);
     }
-    for (int64_t p = 0; !page.arrays.empty() && p < pages(tokens); ++p) {
-      page.name = "page " + std::to_string(p);
+    for (int64_t p = first_page; !page.arrays.empty() && p < pages(tokens); ++p) {
+      page.name = page_name(p);
       pieces.push_back(page);
     }
     return pieces;

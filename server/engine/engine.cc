@@ -498,8 +498,10 @@ void Engine::report_states() {
   if (Archive* archive = sessions_.archive()) {
     const StateStore::Usage usage = archive->store().usage();
     stats_.disk_bytes = static_cast<int64_t>(usage.bytes);
-    metrics_.set_state_dir(
-        {.bytes = stats_.disk_bytes, .set_aside = usage.set_aside, .syncs = usage.syncs});
+    metrics_.set_state_dir({.bytes = stats_.disk_bytes,
+                            .set_aside = usage.set_aside,
+                            .syncs = usage.syncs,
+                            .written = static_cast<int64_t>(usage.written)});
   }
   metrics_.set_sessions({.in_slot = counts.in_slot,
                          .in_host = counts.in_host,

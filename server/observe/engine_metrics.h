@@ -31,9 +31,9 @@ struct PageUse {
   int64_t preemptions = 0;  // since the start
 };
 struct StateDirUse {
-  int64_t bytes = 0;      // of all files
-  int64_t set_aside = 0;  // damaged files
-  int64_t syncs = 0;      // since the start
+  int64_t bytes = 0;               // of all files
+  int64_t set_aside = 0;           // damaged files
+  int64_t syncs = 0, written = 0;  // and bytes, since the start
 };
 
 // What the engine reports, on its thread. By default it is discarded; Metrics exports it.

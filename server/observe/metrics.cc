@@ -201,6 +201,8 @@ struct Metrics::Impl {
   Counter& state_dir_syncs =
       counter(registry, "recurve_state_dir_syncs_total",
               "Syncs of files in --state-dir, which concurrent commits share");
+  Counter& state_dir_written = counter(registry, "recurve_state_dir_written_bytes_total",
+                                       "Bytes written to files in --state-dir");
 
   const std::array<Counter*, kPrefixMisses.size()> prefix_prompts =
       counters(registry, "recurve_prefix_prompts_total",
@@ -348,6 +350,7 @@ void Metrics::set_state_dir(const StateDirUse& use) {
   impl_->state_dir_bytes.Set(static_cast<double>(use.bytes));
   impl_->state_dir_set_aside.Set(static_cast<double>(use.set_aside));
   count_up_to(impl_->state_dir_syncs, use.syncs);
+  count_up_to(impl_->state_dir_written, use.written);
 }
 
 void Metrics::observe_state_dir(int call, double seconds, bool failed) {

@@ -86,7 +86,8 @@ class Metrics final : public EngineMetrics {
   void set_pages(const PageUse& use) override;
   void set_sessions(const SessionTiers& tiers) override;  // recurve_session_moves_total{to} too
   void set_session_host_bytes(int64_t bytes) override;
-  // recurve_state_dir_bytes, recurve_state_dir_set_aside, recurve_state_dir_syncs_total
+  // recurve_state_dir_bytes, recurve_state_dir_set_aside, recurve_state_dir_syncs_total,
+  // recurve_state_dir_written_bytes_total
   void set_state_dir(const StateDirUse& use) override;
   // recurve_state_dir_seconds{call}, recurve_state_dir_failures_total{call}
   void observe_state_dir(int call, double seconds, bool failed) override;

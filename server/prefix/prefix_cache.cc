@@ -151,7 +151,10 @@ void PrefixCache::store(const Identity& caller, std::span<const int32_t> ids,
     if (!index_.make_room(owner, ids)) return;
     if (!names_.contains(owner)) names_[owner] = lasting_name_of(caller);
     const auto tokens = static_cast<int64_t>(ids.size());
-    index_.keep(owner, ids, states_.save(StateCache::Owner::kPrefixes, slot, tokens));
+    const PrefixIndex::Longest before = index_.longest(owner, ids);
+    index_.keep(
+        owner, ids,
+        states_.save(StateCache::Owner::kPrefixes, slot, tokens, before.image, before.tokens));
     may_offer_ = true;
   } catch (const std::bad_alloc&) {  // prompts are absorbed as they would be without it
   }
@@ -163,7 +166,7 @@ bool PrefixCache::fetch(const Identity& caller, std::span<const int32_t> ids, Pr
   const PrefixIndex::Owner owner = owner_of(caller);
   StoredPrefixes::Found found = stored_.longest(name_of(caller), hashes_of(ids));
   const auto bytes = static_cast<int64_t>(pool_.layout().bytes(found.tokens));
-  if (found.tokens - index_.tokens_here(owner, ids) < least_gain_from_disk(bytes, chunk_)) {
+  if (found.tokens - index_.longest(owner, ids).tokens < least_gain_from_disk(bytes, chunk_)) {
     return false;
   }
   const std::span<const int32_t> head = ids.first(static_cast<size_t>(found.tokens));

@@ -131,11 +131,12 @@ void PrefixIndex::keep(Owner owner, std::span<const int32_t> ids, Image image, W
   node.offered = written == Written::kYes;
 }
 
-int64_t PrefixIndex::tokens_here(Owner owner, std::span<const int32_t> ids) {
+PrefixIndex::Longest PrefixIndex::longest(Owner owner, std::span<const int32_t> ids) {
   const Path known = path_of(owner, ids.first(last_place(ids)), false);
   const auto kept = std::find_if(known.rbegin(), known.rend(),
                                  [](const Node* node) { return node->image != nullptr; });
-  return kept == known.rend() ? 0 : (*kept)->tokens;
+  if (kept == known.rend()) return {};
+  return {(*kept)->tokens, (*kept)->image};
 }
 
 // Room for the next two, as large as those that there are, and for what leads to them.

@@ -67,8 +67,12 @@ class PrefixIndex {
   enum class Written { kNo, kYes };  // yes: it need not be offered
   void keep(Owner owner, std::span<const int32_t> ids, Image image, Written written = Written::kNo);
 
-  // Tokens of the longest beginning of a prompt of which there is a state; it counts as no use.
-  int64_t tokens_here(Owner owner, std::span<const int32_t> ids);
+  // The longest beginning of a prompt of which there is a state; it counts as no use.
+  struct Longest {
+    int64_t tokens = 0;
+    Image image = {};  // null: there is none
+  };
+  Longest longest(Owner owner, std::span<const int32_t> ids);
 
   // Whether the next states that are kept will need the room of others.
   bool is_short() const;

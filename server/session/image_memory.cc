@@ -45,7 +45,7 @@ NewImage ImageMemory::take(int64_t tokens, const StateImage& before, int64_t bef
   for (const Piece& piece : pieces_) add(piece.name, *piece.memory, piece.bytes);
   for (size_t p = 0; p < pages; ++p) {
     if (p >= full) {
-      add("page " + std::to_string(p), *pages_, page_bytes_);
+      add(page_name(static_cast<int64_t>(p)), *pages_, page_bytes_);
       continue;
     }
     list.push_back((*before)[pieces_.size() + p]);

@@ -68,7 +68,7 @@ struct SessionShare {
   int32_t sessions = 0;   // 1 once it is counted
   int32_t entries = 0;    // itself and its marks
   int64_t reserved = 0;   // bytes of host memory
-  int64_t disk = 0;       // bytes that a durable session reserves on the disk
+  int64_t disk = 0;       // bytes that a durable session reserves on the disk, without StoredPages
   // What host memory and disk are planned for, in bytes of host memory. A durable state that is on
   // the disk needs neither.
   int32_t small = 0;    // in addition to states
@@ -100,6 +100,10 @@ struct Session {
   // In what its states differ from those of this server, which it cannot be used with; null: they
   // do not, or that is not known yet.
   std::shared_ptr<const std::string> other_model = {};
+  // The last page groups of its state and its marks, as they are counted, and the pages of its
+  // state that are in page groups: see StoredPages.
+  std::vector<uint64_t> page_groups = {};
+  int64_t stored_pages = 0;
   bool in_doubt = false;    // its record may not be the last one: see StateStore::Record
   bool state_lost = false;  // its state, which is on the disk alone, is damaged
   Durability durability = Durability::kNone;

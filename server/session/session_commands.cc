@@ -106,13 +106,17 @@ std::string SessionStore::no_share(const SessionCommand& command) const {
   if (!makes) return {};
   const auto of_one = sessions_.find({caller.tenant, command.name});
   const bool copies = command.kind == Kind::kFork || command.kind == Kind::kMark;
-  int64_t tokens = copies && of_one != sessions_.end() ? of_one->second.at.position : 0;
-  if (command.kind == Kind::kImport) tokens = imported(command).at.position;
+  Snapshot at;
+  if (copies && of_one != sessions_.end()) {
+    at.position = of_one->second.at.position;
+    at.stored = of_one->second.at.stored;
+  }
+  if (command.kind == Kind::kImport) at.position = imported(command).at.position;
   const Durability own = command.kind != Kind::kFork || of_one == sessions_.end()
                              ? Durability::kNone
                              : of_one->second.durability;
-  return over_share(caller, reserved_for(command.name, state_memory(tokens)),
-                    disk_for(command.durability.value_or(own), tokens));
+  return over_share(caller, reserved_for(command.name, state_memory(at.position)),
+                    disk_for(command.durability.value_or(own), at));
 }
 
 // With so much more for its sessions.
@@ -121,6 +125,7 @@ std::string SessionStore::over_share(const Identity& caller, int64_t host, int64
   if (limits.host_bytes == TenantLimits::kNoBytes && limits.disk_bytes == TenantLimits::kNoBytes) {
     return {};
   }
+  disk += stored_pages_.bytes(caller.tenant);
   for (auto at = sessions_.lower_bound({caller.tenant, ""});
        at != sessions_.end() && at->first.tenant == caller.tenant; ++at) {
     host += at->second.share.reserved;
@@ -174,10 +179,10 @@ SessionResult SessionStore::fork(Session& session, const SessionCommand& command
                                  Clock::time_point now) {
   if (sessions_.contains({session.tenant, command.other})) return exists(command.other);
   const Durability durability = command.durability.value_or(session.durability);
-  SessionResult refused = refuse_durable(durability, session.at.position);
+  SessionResult refused = refuse_durable(durability, session.at);
   if (refused.reason != EndReason::kDone) return refused;
   const int64_t state = state_memory(session.at.position);
-  const int64_t disk = disk_for(durability, session.at.position);
+  const int64_t disk = disk_for(durability, session.at);
   const bool stored = session.at.stored && session.at.stored->durable();
   const bool needs_image = durability != Durability::kNone && !stored;
   if (needs_image && session.tier() == Tier::kDisk) {
@@ -325,9 +330,9 @@ SessionResult SessionStore::insert(const SessionCommand& command, Key key,
                                    std::optional<StateSlot> slot, Durability durability,
                                    Clock::time_point now) {
   if (sessions_.contains(key)) return exists(key.name);
-  SessionResult refused = refuse_durable(durability, at.position);
+  SessionResult refused = refuse_durable(durability, at);
   if (refused.reason != EndReason::kDone) return refused;
-  const int64_t state = state_memory(at.position), disk = disk_for(durability, at.position);
+  const int64_t state = state_memory(at.position), disk = disk_for(durability, at);
   if (auto full = no_room(key.name, parent, state, disk)) return *full;
   const double otherwise = durability == Durability::kNone ? limits_.default_ttl_seconds : 0;
   const double ttl = std::min(command.ttl_seconds.value_or(otherwise), kLongestTtl);
@@ -336,6 +341,7 @@ SessionResult SessionStore::insert(const SessionCommand& command, Key key,
   session.slot = std::move(slot);
   if (session.slot) in_slots_.push_back(&session);
   session.durability = durability;
+  count_pages(session);
   update(session, session.slot ? Residency::kSlot : session.residency);
   if (!session.durable()) return described(session, now);
   Proposal proposal{.at = session.at};

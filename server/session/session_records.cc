@@ -171,6 +171,7 @@ bool SessionStore::restore_one(const StateStore::Record& record, Clock::time_poi
     session.epoch = epoch;
     session.commits = commits;
     session.marks = std::move(marks);
+    count_pages(session);
     check_model(session, std::move(model));
     update(session);
     return true;
@@ -201,8 +202,8 @@ StateStore::Change SessionStore::change_of(const Session& session, Proposal* pro
   StateStore::Change change{.key = key_of(session), .tenant = std::string(session.tenant_name)};
   uint64_t id = id_of(at);
   if (proposal->writes) {
-    StateStore::NewState& state =
-        change.state.emplace(StateStore::NewState{header_of(at), at.image});
+    StateStore::NewState& state = change.state.emplace(
+        StateStore::NewState{header_of(at), at.image, std::move(proposal->continues)});
     id = state.header.id = archive_->store().new_id();
     if (!proposal->answer.request_id.empty()) {
       at.answered = std::make_shared<const AnsweredRequest>(
@@ -250,6 +251,7 @@ void SessionStore::commit(Session& session, Proposal proposal, Committed done) {
               ++session.epoch;
             }
             if (outcome.state) session.at.stored = outcome.state;
+            count_pages(session);
             const bool moves = become->changes && session.residency != Residency::kSaving;
             update(session, moves ? outside_slot(session.at) : session.residency);
           }
@@ -299,15 +301,33 @@ SessionResult SessionStore::remove_then_tell(Session& session, const SessionComm
   return {.progress = SessionResult::Progress::kCommitting};
 }
 
+// To be committed: without the pages that are on the disk.
+StateImage SessionStore::save_new_pages(const Session& session, const StateSlot& slot,
+                                        int64_t position, const StoredPtr& continues) {
+  const int64_t pages = continues ? archive_->store().pages_of(*continues).count : 0;
+  if (pages == 0 || pages > position / kPageTokens) return save(session, slot, position);
+  const size_t fixed = pool_.layout().pieces().size();
+  const StatePiece no_page{.bytes = pool_.layout().page_bytes()};
+  const auto list =
+      std::make_shared<std::vector<StatePiece>>(fixed + static_cast<size_t>(pages), no_page);
+  for (int64_t p = 0; p < pages; ++p) {
+    (*list)[fixed + static_cast<size_t>(p)].name = page_name(p);
+  }
+  return cache_.save(StateCache::Owner::kSessions, slot, position, list, pages * kPageTokens);
+}
+
 void SessionStore::commit_turn(Session& session, std::optional<StateSlot> slot, Snapshot at,
                                StateAnswer answer, std::vector<int32_t> answer_ids, Kept done) {
   at.history.end_request();
-  if (slot) at.image = save(session, *slot, at.position);
+  StoredPtr continues = session.at.stored;
+  if (continues && archive_->store().is_gone(*continues)) continues.reset();
+  if (slot) at.image = save_new_pages(session, *slot, at.position, continues);
   const auto kept = std::make_shared<std::optional<StateSlot>>(std::move(slot));
   Proposal proposal{.at = std::move(at),
                     .marks = session.marks,
                     .answer = std::move(answer),
                     .answer_ids = std::move(answer_ids),
+                    .continues = std::move(continues),
                     .writes = true,
                     .changes = true};
   update(session, Residency::kSaving);

@@ -236,17 +236,18 @@ int64_t SessionStore::reserved_by(const Session& session) const {
 
 SessionShare SessionStore::share_of(const Session& session) const {
   const bool in_slot = session.tier() == Tier::kSlot;
-  SessionShare share{.residency = session.residency,
-                     .in_slot_alone = in_slot && !session.at.image,
-                     .busy = session.busy,
-                     .durable = session.durable(),
-                     .internal = session.name.starts_with(kReserved),
-                     .sessions = 1,
-                     .entries = 1 + static_cast<int32_t>(session.marks.size()),
-                     .reserved = reserved_by(session),
-                     .disk = disk_for(session.durability, final_position(session)),
-                     .small = static_cast<int32_t>(reserved_for(session.name, 0) +
-                                                   name_bytes(session.parent.size()))};
+  SessionShare share{
+      .residency = session.residency,
+      .in_slot_alone = in_slot && !session.at.image,
+      .busy = session.busy,
+      .durable = session.durable(),
+      .internal = session.name.starts_with(kReserved),
+      .sessions = 1,
+      .entries = 1 + static_cast<int32_t>(session.marks.size()),
+      .reserved = reserved_by(session),
+      .disk = disk_for(session.durability, final_position(session), session.stored_pages),
+      .small =
+          static_cast<int32_t>(reserved_for(session.name, 0) + name_bytes(session.parent.size()))};
   const auto count = [&](int64_t bytes, bool stored, bool may_move) {
     if (stored && session.durable()) return;
     (may_move ? share.movable : share.held) += bytes;
@@ -270,7 +271,7 @@ SessionShare SessionStore::share_of(const Session& session) const {
 // memory with pages than without.
 int64_t SessionStore::disk_places(int64_t more_reserved) const {
   if (archive_ == nullptr) return 0;
-  return (limits_.disk_bytes - totals_.disk - more_reserved) / disk_each_;
+  return (limits_.disk_bytes - disk_reserved() - more_reserved) / disk_each_;
 }
 
 int64_t SessionStore::spare_disk_bytes() const {
@@ -287,7 +288,7 @@ int64_t SessionStore::planned(int64_t small, int64_t states, int64_t more_on_dis
                               int64_t movable) const {
   const int64_t on_disk = std::max<int64_t>(disk_places(more_on_disk), 0) * state_memory_;
   const int64_t may_move = totals_.movable + movable;
-  const bool comes_back = archive_ != nullptr && may_move + totals_.disk > 0;
+  const bool comes_back = archive_ != nullptr && may_move + disk_reserved() > 0;
   return totals_.small + small + totals_.held + states + std::max<int64_t>(may_move - on_disk, 0) +
          (comes_back ? largest_state_ : 0);
 }
@@ -331,7 +332,7 @@ std::optional<SessionResult> SessionStore::no_room_to_empty(const Session& sessi
 }
 
 // What a durable session needs, or why there is none.
-SessionResult SessionStore::refuse_durable(Durability durability, int64_t tokens) const {
+SessionResult SessionStore::refuse_durable(Durability durability, const Snapshot& at) const {
   if (durability == Durability::kNone) return {};
   if (archive_ == nullptr) {
     return {.reason = EndReason::kUnsupported,
@@ -342,27 +343,57 @@ SessionResult SessionStore::refuse_durable(Durability durability, int64_t tokens
   if (std::string lost = archive_->lost(); !lost.empty()) {
     return {.reason = EndReason::kFolderLost, .message = std::move(lost)};
   }
-  const int64_t left = limits_.disk_bytes - totals_.disk;
-  const int64_t wanted = disk_for(durability, tokens);
+  const int64_t left = limits_.disk_bytes - disk_reserved();
+  const int64_t wanted = disk_for(durability, at);
   if (wanted <= left && states_moved() <= disk_places(wanted)) return {};
   return {.reason = EndReason::kExhausted,
           .message = fmt::format(
               "durable sessions reserve {} of the {} bytes that --state-disk has for sessions, {} "
               "states have moved there for want of memory, and one more takes {}: close some, or "
               "raise --state-disk",
-              totals_.disk, limits_.disk_bytes, states_moved(), wanted)};
+              disk_reserved(), limits_.disk_bytes, states_moved(), wanted)};
+}
+
+int64_t SessionStore::disk_for(Durability durability, const Snapshot& at) const {
+  const bool shares = durability != Durability::kNone && at.stored && at.stored->durable();
+  return disk_for(durability, at.position,
+                  shares ? archive_->store().pages_of(*at.stored).count : 0);
+}
+
+// After each change of a durable session's state or marks on the disk.
+void SessionStore::count_pages(Session& session) {
+  if (!session.durable() || page_memory_ == 0) return;
+  const StateStore& store = archive_->store();
+  std::vector<uint64_t> groups;
+  const auto add = [&](const StoredPtr& stored) {
+    const StateStore::Pages last = stored ? store.pages_of(*stored) : StateStore::Pages{};
+    if (last.id > 0) groups.push_back(last.id);
+    stored_pages_.add(store, session.tenant, last);
+    return last.count;
+  };
+  const int64_t pages = add(session.at.stored);
+  for (const auto& [name, mark] : session.marks) add(mark.stored);
+  forget_pages(session);
+  session.page_groups = std::move(groups);
+  session.stored_pages = pages;
+}
+
+void SessionStore::forget_pages(Session& session) {
+  for (const uint64_t last : session.page_groups) stored_pages_.remove(session.tenant, last);
+  session.page_groups.clear();
 }
 
 std::string SessionStore::plan_growth(Session& session, const Identity& caller, int64_t tokens) {
   const int64_t before = final_position(session);
   if (page_memory_ == 0 || tokens <= before) return {};
   const int64_t host = state_memory(tokens) - state_memory(before);
-  const int64_t disk = disk_for(session.durability, tokens) - session.share.disk;
+  const int64_t disk =
+      disk_for(session.durability, tokens, session.stored_pages) - session.share.disk;
   std::string over = over_share(caller, host, disk);
   if (!over.empty()) return over;
   const bool moves = session.share.movable > 0;
   const bool fits = session.durable()
-                        ? totals_.disk + disk <= limits_.disk_bytes
+                        ? disk_reserved() + disk <= limits_.disk_bytes
                         : planned(0, moves ? 0 : host, 0, moves ? host : 0) <= limits_.host_bytes;
   if (!fits) {
     return fmt::format(
@@ -377,6 +408,7 @@ std::string SessionStore::plan_growth(Session& session, const Identity& caller, 
 
 void SessionStore::erase(Session& session) {
   totals_.add(session.share, -1);
+  forget_pages(session);
   has_ended_ |= session.busy;
   take_slot(session);
   by_use_.erase({session.leave, session.used_at, &session});

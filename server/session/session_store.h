@@ -20,6 +20,7 @@
 #include "server/session/session.h"
 #include "server/session/state_cache.h"
 #include "server/session/stored_model.h"
+#include "server/session/stored_pages.h"
 #include "server/storage/archive.h"
 
 namespace recurve {
@@ -210,8 +211,9 @@ class SessionStore {
     std::map<std::string, Snapshot> marks;
     StateAnswer answer = {};
     std::vector<int32_t> answer_ids = {};
-    bool writes = false;   // at.image is to be written
-    bool changes = false;  // the epoch, and what the session is at
+    StoredPtr continues = {};  // see StateStore::NewState
+    bool writes = false;       // at.image is to be written
+    bool changes = false;      // the epoch, and what the session is at
   };
   using Committed = std::function<void(const std::string& error)>;
   // What is written once its state has been copied.
@@ -250,7 +252,7 @@ class SessionStore {
   Session& put(Key key, const std::string& parent, Snapshot at, double ttl_seconds,
                Clock::time_point now);
   static std::string key_of(const Session& session);
-  SessionResult refuse_durable(Durability durability, int64_t tokens) const;
+  SessionResult refuse_durable(Durability durability, const Snapshot& at) const;
   void commit(Session& session, Proposal proposal, Committed done);
   SessionResult commit_then_tell(Session& session, Proposal proposal, const SessionCommand& command,
                                  Clock::time_point now);
@@ -283,10 +285,18 @@ class SessionStore {
   int64_t state_memory(int64_t tokens) const {
     return state_memory_ + page_memory_ * StateLayout::pages(page_memory_ > 0 ? tokens : 0);
   }
-  int64_t disk_for(Durability durability, int64_t tokens) const {
+  // stored: pages of it that are counted in stored_pages_.
+  int64_t disk_for(Durability durability, int64_t tokens, int64_t stored) const {
     if (durability == Durability::kNone) return 0;
-    return disk_each_ + disk_page_ * StateLayout::pages(disk_page_ > 0 ? tokens : 0);
+    const int64_t pages = disk_page_ > 0 ? StateLayout::pages(tokens) - stored : 0;
+    return disk_each_ + disk_page_ * std::max<int64_t>(pages, 0);
   }
+  // That of a new session with this state.
+  int64_t disk_for(Durability durability, const Snapshot& at) const;
+  // What durable sessions may come to take on the disk.
+  int64_t disk_reserved() const { return totals_.disk + stored_pages_.bytes(); }
+  void count_pages(Session& session);
+  void forget_pages(Session& session);
   static int64_t final_position(const Session& session) {
     return std::max(session.at.position, session.planned_position);
   }
@@ -307,6 +317,8 @@ class SessionStore {
     session.base = image;
     session.base_tokens = tokens;
   }
+  StateImage save_new_pages(const Session& session, const StateSlot& slot, int64_t position,
+                            const StoredPtr& continues);
   const StateImage& image_of(Session& session);
   Snapshot snapshot(Session& session);
   SessionInfo describe(const Session& session, Clock::time_point now) const;
@@ -341,6 +353,7 @@ class SessionStore {
   const int64_t page_memory_;   // for each page more; 0: states do not grow
   // On the disk, of a durable session or a state that has moved, at most, and for each page more:
   // while a state is replaced both are there, and a segment is compacted before half of it is gone.
+  // Pages that durable sessions have written are counted apart.
   const int64_t disk_each_, disk_page_;
   Archive* const archive_;
   std::map<Key, Session> sessions_;
@@ -361,6 +374,7 @@ class SessionStore {
   bool owner_written_ = true;
   bool spilling_ = false;  // one state at a time
   SessionTotals totals_;
+  StoredPages stored_pages_;
   int64_t largest_state_;  // bytes of host memory, of those that there have been
   int64_t to_slot_ = 0, to_host_ = 0, to_disk_ = 0;
   bool has_ended_ = false;  // one that was busy is not any more, since advance() was called last

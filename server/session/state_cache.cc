@@ -7,7 +7,9 @@ namespace recurve {
 // An image, and where its bytes are counted.
 struct StateCache::Held {
   Held(StateImage of, std::atomic<int64_t>& counted) : image(std::move(of)), bytes(counted) {
-    for (const StatePiece& piece : *image) size += static_cast<int64_t>(piece.bytes);
+    for (const StatePiece& piece : *image) {
+      if (piece.data != nullptr) size += static_cast<int64_t>(piece.bytes);
+    }
     bytes += size;
   }
   ~Held() { bytes -= size; }

@@ -23,7 +23,8 @@ class StateCache {
   ~StateCache();
 
   // The state of a slot, which has absorbed so many tokens. Its copy is asked for when this
-  // returns: see StatePool::asked(). before: see ImageMemory::take(). Throws std::bad_alloc.
+  // returns: see StatePool::asked(). before: see ImageMemory::take(); its full pages may be null,
+  // for an image that lacks them. Throws std::bad_alloc.
   StateImage save(Owner owner, const StateSlot& slot, int64_t tokens,
                   const StateImage& before = nullptr, int64_t before_tokens = 0);
 

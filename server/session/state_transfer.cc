@@ -40,7 +40,7 @@ class ImageSource final : public StateSource {
   // All that is written, one after the other.
   std::vector<std::string_view> parts() {
     std::vector<std::string_view> parts = {frame().front};
-    for (const std::string_view part : written_parts(image_)) parts.push_back(part);
+    for (const std::string_view part : written_parts(header_, image_)) parts.push_back(part);
     parts.push_back(frame().back);
     return parts;
   }

@@ -207,12 +207,49 @@ class DataReader {
   DataCheck check_;
 };
 
+// The first page of the state among its pieces.
+size_t page_index(const StateHeader& header, int64_t page) {
+  return header.layout.pieces().size() + static_cast<size_t>(page);
+}
+
 // As pieces are written: the largest first, which begins where a disk wants it then.
-std::vector<const StatePiece*> in_order_of_size(const StateImage& image) {
+std::vector<const StatePiece*> in_order_of_size(const StateHeader& header,
+                                                const StateImage& image) {
   std::vector<const StatePiece*> order;
-  for (const StatePiece& piece : *image) order.push_back(&piece);
+  const size_t slot = page_index(header, 0), rest = page_index(header, header.pages_in_base());
+  for (size_t p = 0; p < image->size(); ++p) {
+    if (p < slot || p >= rest) order.push_back(&(*image)[p]);
+  }
   std::ranges::stable_sort(order, std::ranges::greater(), &StatePiece::bytes);
   return order;
+}
+
+std::string_view bytes_of(const StatePiece& piece) {
+  return {reinterpret_cast<const char*>(piece.data.get()), piece.bytes};
+}
+
+Summed summed(const StatePiece& piece) {
+  CHECK(piece.data != nullptr);
+  return {piece.name, piece.bytes, checksum(piece.data.get(), piece.bytes)};
+}
+
+// What is in front of so many bytes of data. aligned: on a multiple of kBlock.
+std::string front_of(std::string described, uint64_t data, bool aligned) {
+  if (aligned) {
+    described.append((kBlock - (kStateFixed + described.size()) % kBlock) % kBlock, ' ');
+  }
+  std::string front(kStateMagic);
+  put(kStateVersion, &front);
+  put(static_cast<uint32_t>(described.size()), &front);
+  put(data, &front);
+  const uint64_t sum = checksum_of(front + described);
+  put(sum, &front);
+  return front + described;
+}
+
+[[noreturn]] void refuse_incomplete() {
+  refuse_state(EndReason::kForeignState,
+               "it is not complete: its pages are in other files: export the session instead");
 }
 
 }  // namespace
@@ -236,15 +273,17 @@ void check_front(std::string_view front, const StateHeader& wanted) {
   const auto read = [&](uint64_t offset, std::span<std::byte> to) {
     std::memcpy(to.data(), front.data() + offset, to.size());
   };
-  check_fits(parse_header(kStateFixed + header + data, read).header, wanted);
+  const StateHeader found = parse_header(kStateFixed + header + data, read).header;
+  check_fits(found, wanted);
+  if (found.base.id > 0) refuse_incomplete();
 }
 
 uint64_t checksum_of(std::string_view bytes) { return checksum(bytes.data(), bytes.size()); }
 
-std::vector<std::string_view> written_parts(const StateImage& image) {
+std::vector<std::string_view> written_parts(const StateHeader& header, const StateImage& image) {
   std::vector<std::string_view> parts;
-  for (const StatePiece* piece : in_order_of_size(image)) {
-    parts.emplace_back(reinterpret_cast<const char*>(piece->data.get()), piece->bytes);
+  for (const StatePiece* piece : in_order_of_size(header, image)) {
+    parts.push_back(bytes_of(*piece));
   }
   return parts;
 }
@@ -258,25 +297,34 @@ StateFrame frame_of(const StateHeader& header, const StateImage& image) {
   }
   std::vector<Summed> pieces;
   uint64_t state = 0;  // bytes
-  for (const StatePiece* piece : in_order_of_size(image)) {
-    pieces.push_back({piece->name, piece->bytes, checksum(piece->data.get(), piece->bytes)});
+  for (const StatePiece* piece : in_order_of_size(header, image)) {
+    pieces.push_back(summed(*piece));
     state += piece->bytes;
   }
-  CHECK(state == header.layout.bytes(header.position));
+  const size_t in_base = header.layout.page_bytes() * static_cast<size_t>(header.pages_in_base());
+  CHECK(state + in_base == header.layout.bytes(header.position));
   pieces.push_back({kHistoryPiece, history.size(), checksum(history.data(), history.size())});
   pieces.push_back({kAnswerPiece, answer.size(), checksum(answer.data(), answer.size())});
-
-  std::string described = json_of(header, pieces);
-  if (state >= kAligned) {
-    described.append((kBlock - (kStateFixed + described.size()) % kBlock) % kBlock, ' ');
-  }
-  frame.front += kStateMagic;
-  put(kStateVersion, &frame.front);
-  put(static_cast<uint32_t>(described.size()), &frame.front);
-  put(static_cast<uint64_t>(state + frame.back.size()), &frame.front);
-  put(checksum_of(frame.front + described), &frame.front);
-  frame.front += described;
+  frame.front = front_of(json_of(header, pieces), state + frame.back.size(), state >= kAligned);
   return frame;
+}
+
+PageGroup page_group_of(const StateHeader& header, const StateImage& image, int64_t first,
+                        uint64_t id) {
+  WrittenPages written{.id = id, .base = header.base, .first = first};
+  PageGroup group;
+  uint64_t bytes = 0;
+  const size_t end = page_index(header, header.position / kPageTokens);
+  for (size_t p = page_index(header, first); p < end; ++p) {
+    written.pages.push_back(summed((*image)[p]));
+    group.pages.push_back(bytes_of((*image)[p]));
+    bytes += (*image)[p].bytes;
+  }
+  group.front = front_of(json_of(written), bytes, bytes >= kAligned);
+  group.ref.id = id;
+  std::memcpy(&group.ref.checksum, group.front.data() + kStateFixed - sizeof(uint64_t),
+              sizeof(uint64_t));
+  return group;
 }
 
 size_t most_written_bytes(const StateLayout& layout, int32_t vocab, int64_t answer_ids,
@@ -314,15 +362,22 @@ StateHeader read_state_header(uint64_t bytes, const ReadAt& read) {
 }
 
 StateHeader read_state(uint64_t bytes, const ReadAt& read, const StateHeader& wanted,
-                       const StateRooms& rooms) {
+                       const StateRooms& rooms, const ReadBase& read_base) {
   WrittenHeader parsed = parse_header(bytes, read);
   check_fits(parsed.header, wanted);
   StateHeader& header = parsed.header;
-  const std::vector<StatePieceLayout> pieces = wanted.layout.pieces(header.position);
-  if (pieces.size() != rooms.size()) {
+  const size_t slot = wanted.layout.pieces().size();
+  const int64_t pages = wanted.layout.grows() ? StateLayout::pages(header.position) : 0;
+  if (slot + static_cast<size_t>(pages) != rooms.size()) {
     refuse_damaged(fmt::format("it has absorbed {} tokens, and another number is recorded of it",
                                header.position));
   }
+  if (header.base.id > 0) {
+    if (!read_base) refuse_incomplete();
+    const auto first = rooms.begin() + static_cast<ptrdiff_t>(slot);
+    read_base(header.base, {first, first + header.pages_in_base()});
+  }
+  const std::vector<StatePieceLayout> pieces = wanted.layout.pieces(header.position);
   DataReader data(read, parsed.data_begin, std::move(parsed.pieces));
   for (const auto room : in_written_order(parsed.order, wanted.layout, pieces, rooms)) {
     data.into(room);
@@ -333,8 +388,38 @@ StateHeader read_state(uint64_t bytes, const ReadAt& read, const StateHeader& wa
   data.into(std::as_writable_bytes(std::span(header.answer_ids)));
   data.check();
   check_values(header, wanted, rooms);
+  header.base = {};  // all pages are in the rooms
   return std::move(header);
 }
+
+PageGroupRef read_page_group(uint64_t bytes, const ReadAt& read, const PageGroupRef& wanted,
+                             const StateRooms& pages, int64_t* end) {
+  WrittenPages group = parse_pages(bytes, read);
+  if (group.id != wanted.id || group.checksum != wanted.checksum) {
+    refuse_state(EndReason::kForeignState,
+                 fmt::format("its pages in {} are not those that it was written with: files were "
+                             "exchanged",
+                             wanted.id));
+  }
+  const auto count = static_cast<int64_t>(group.pages.size());
+  if (group.first + count != *end) {
+    refuse_state(EndReason::kForeignState,
+                 fmt::format("its pages end at page {}, and page {} is wanted", group.first + count,
+                             *end - 1));
+  }
+  StateRooms rooms(pages.begin() + group.first, pages.begin() + *end);
+  for (size_t p = 0; p < rooms.size(); ++p) {
+    if (rooms[p].size() == group.pages[p].bytes) continue;
+    refuse_state(EndReason::kForeignState, "its pages are not as large as those of its arrays");
+  }
+  DataReader data(read, group.data_begin, std::move(group.pages));
+  for (const auto room : rooms) data.into(room);
+  data.check();
+  *end = group.first;
+  return group.base;
+}
+
+uint64_t read_id(uint64_t bytes, const ReadAt& read) { return parse_id(bytes, read); }
 
 // The ids are the end of the data: whatever a checksum is of that they lie in is read, too.
 StateHeader read_answer(uint64_t bytes, const ReadAt& read, int32_t vocab) {

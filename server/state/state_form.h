@@ -59,6 +59,19 @@ namespace recurve {
 // be: numbers of arrays are finite, an array that counts tokens has "position", and ids are below
 // the vocabulary's size.
 //
+// In a folder a state that grows may be in several of these forms, so that what does not change is
+// written once. Its own has the member
+//
+//   "base"      {"id", a string of digits; "checksum", 16 hexadecimal digits}: the page group that
+//               has its last full page. Then "pieces" lists no full page. A page is full if a
+//               state has absorbed all its 64 tokens, and does not change any more
+//
+// and a page group is in the same form with a header of the members "id" and "base" (absent: the
+// group has page 0), as above; "first", the number of its first page; and "pieces", the pages from
+// that one on, in order. The pages before these are in the base.
+// "checksum" of a base is that in the beginning of the group with that id: so the checksum of a
+// state covers all its pages.
+//
 // Version 2 is read too, and not written any more. Its arrays have no "growth", and none grows.
 
 // The request whose answer ended in a state.
@@ -74,18 +87,28 @@ struct StateAnswer {
 
 inline constexpr std::string_view kStateMagic = "RCRVSTAT";
 
+// A page group.
+struct PageGroupRef {
+  uint64_t id = 0;  // 0: none
+  uint64_t checksum = 0;
+};
+
 // What is known of a state in addition to its bytes.
 struct StateHeader {
   std::string model = {}, weights = {};
   int32_t chunk = 0;
   uint64_t id = 0;
   int64_t position = 0;
+  PageGroupRef base = {};  // of its full pages; none: they are with the state
   std::optional<int32_t> pending = {};
   std::optional<StateAnswer> answer = {};
   std::vector<uint64_t> history = {};  // a bit for every id seen
   std::vector<int32_t> answer_ids = {};
   StateLayout layout = {};    // of the state: without the two arrays above
   int32_t vocab = INT32_MAX;  // ids are below it: of what is wanted alone, and not written
+
+  // Pages that its base has.
+  int64_t pages_in_base() const { return base.id == 0 ? 0 : position / kPageTokens; }
 };
 
 // The bytes in front of a state's pieces and behind them.
@@ -93,10 +116,20 @@ struct StateFrame {
   std::string front, back;
   size_t bytes(size_t state_bytes) const { return front.size() + state_bytes + back.size(); }
 };
-// image: of the header's layout
+// image: of the header's layout. Pages that are in the header's base need not be in it.
 StateFrame frame_of(const StateHeader& header, const StateImage& image);
 // The bytes of the state between those: its pieces, which are the image's.
-std::vector<std::string_view> written_parts(const StateImage& image);
+std::vector<std::string_view> written_parts(const StateHeader& header, const StateImage& image);
+// Of a page group with the image's pages from `first` on that are full: what is in front of them,
+// the pages, and what refers to the group.
+struct PageGroup {
+  std::string front;
+  std::vector<std::string_view> pages;
+  PageGroupRef ref;
+};
+// header: of the state; its base has the pages before `first`.
+PageGroup page_group_of(const StateHeader& header, const StateImage& image, int64_t first,
+                        uint64_t id);
 // What a state may take so written, at most: its layout's and model's names, a history of a
 // vocabulary of so many ids, an answer of so many, and the pages of so many tokens.
 size_t most_written_bytes(const StateLayout& layout, int32_t vocab, int64_t answer_ids,
@@ -113,8 +146,20 @@ StateHeader read_state_header(uint64_t bytes, const ReadAt& read);
 // tokens it has absorbed, once its header fits `wanted` in model, weights, chunk and layout, and
 // its numbers are what those may be (state_values.h); when this throws, it may have been written in
 // part.
+//
+// read_base: fills the rooms of all full pages of a state with a base; null: such a state is
+// refused, as it is not complete.
+using ReadBase = std::function<void(const PageGroupRef& base, const StateRooms& pages)>;
 StateHeader read_state(uint64_t bytes, const ReadAt& read, const StateHeader& wanted,
-                       const StateRooms& rooms);
+                       const StateRooms& rooms, const ReadBase& read_base = nullptr);
+
+// Reads from a page group those of the pages that it has, and returns its base. *end: the pages
+// before that number are not read yet; those that remain then. Throws StateError: kStateLost where
+// the group is damaged, kForeignState where it is another one than `wanted`.
+PageGroupRef read_page_group(uint64_t bytes, const ReadAt& read, const PageGroupRef& wanted,
+                             const StateRooms& pages, int64_t* end);
+// The id in the header of a state or a page group. Throws StateError.
+uint64_t read_id(uint64_t bytes, const ReadAt& read);
 
 // The header with the answer's ids, which must be below vocab, and without the state and the
 // history; of which nothing is read.
@@ -124,7 +169,7 @@ StateHeader read_answer(uint64_t bytes, const ReadAt& read, int32_t vocab);
 std::string identity_text(const StateHeader& header);
 
 // Refuses what begins as `front` does, if that has the header of a state and tells that it is none
-// for this server. Throws StateError.
+// for this server, or not complete. Throws StateError.
 void check_front(std::string_view front, const StateHeader& wanted);
 
 // The checksum of the form.

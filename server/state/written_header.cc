@@ -68,6 +68,10 @@ json pieces_json(const std::vector<Summed>& pieces) {
   return all;
 }
 
+json base_json(const PageGroupRef& base) {
+  return {{"id", std::to_string(base.id)}, {"checksum", fmt::format("{:016x}", base.checksum)}};
+}
+
 // Members of the header, each of which is what it must be, or a StateError.
 const json& member(const json& of, const char* name) {
   const auto found = of.find(name);
@@ -109,6 +113,14 @@ const json& object_in(const json& of, const char* name) {
   const json& value = member(of, name);
   if (!value.is_object()) refuse_damaged(fmt::format("\"{}\" of its header is no object", name));
   return value;
+}
+
+PageGroupRef base_of(const json& header) {
+  if (!header.contains("base")) return {};
+  const json& base = object_in(header, "base");
+  const PageGroupRef ref{digits(base, "id"), digits(base, "checksum", 16)};
+  if (ref.id == 0) refuse_damaged("\"base\" of its header is no page group");
+  return ref;
 }
 
 std::vector<int64_t> shape_of(const json& array) {
@@ -159,12 +171,14 @@ StateAnswer answer_of(const json& header) {
           .seed = digits(object_in(header, "sampler"), "seed")};
 }
 
-// Whether that many bytes are what a state takes that has absorbed as much as the header says.
+// Whether that many bytes are what is written with a state that has absorbed as much as the header
+// says.
 bool is_size_of(const StateHeader& header, uint64_t bytes) {
   const StateLayout& layout = header.layout;
   const size_t slot = layout.bytes(), page = layout.page_bytes();
   if (bytes < slot || page == 0) return bytes == slot;
-  const auto pages = static_cast<uint64_t>(StateLayout::pages(header.position));
+  const auto pages =
+      static_cast<uint64_t>(StateLayout::pages(header.position) - header.pages_in_base());
   return pages <= kMostData / page && bytes - slot == pages * page;
 }
 
@@ -204,13 +218,14 @@ void parse_arrays(const json& all, uint32_t version, WrittenHeader* parsed) {
 void parse_pieces(const json& all, WrittenHeader* parsed) {
   const json& pieces = member(all, "pieces");
   const StateLayout& layout = parsed->header.layout;
-  const int64_t pages = layout.grows() ? StateLayout::pages(parsed->header.position) : 0;
+  const int64_t position = parsed->header.position, first = parsed->header.pages_in_base();
+  const int64_t pages = layout.grows() ? StateLayout::pages(position) - first : 0;
   const size_t wanted = layout.pieces().size() + static_cast<size_t>(pages) + 2;
   if (!pieces.is_array() || pieces.size() != wanted) {
     refuse_damaged("its header does not list the pieces that its arrays are in");
   }
   std::map<std::string, StatePieceLayout> divided;
-  for (StatePieceLayout& piece : layout.pieces(parsed->header.position)) {
+  for (StatePieceLayout& piece : layout.pieces(position, first)) {
     if (!divided.emplace(piece.name, piece).second) refuse_damaged("two pieces have one name");
   }
   const auto take = [&](const json& piece, const std::string& name, uint64_t bytes) {
@@ -232,6 +247,13 @@ void parse_pieces(const json& all, WrittenHeader* parsed) {
   take(pieces[wanted - 1], kAnswerPiece, parsed->answer_ids * sizeof(int32_t));
 }
 
+// The part before the data.
+struct Front {
+  uint32_t version = 0;
+  uint64_t checksum = 0, data_begin = 0, data = 0;
+  json header;
+};
+
 uint32_t parse_version(const std::byte* fixed) {
   const auto version = get<uint32_t>(fixed + 8);
   if (version > kStateVersion) {
@@ -250,6 +272,34 @@ uint32_t parse_version(const std::byte* fixed) {
   return version;
 }
 
+Front parse_front(uint64_t bytes, const ReadAt& read) {
+  std::byte fixed[kStateFixed];
+  if (bytes < kStateFixed)
+    refuse_state(EndReason::kForeignState, "it is no state: it is too short for one");
+  read(0, fixed);
+  if (std::memcmp(fixed, kStateMagic.data(), kStateMagic.size()) != 0) {
+    refuse_state(EndReason::kForeignState, "it is no state: it does not begin as one");
+  }
+  const auto header_bytes = get<uint32_t>(fixed + 12);
+  Front parsed{.version = parse_version(fixed),
+               .checksum = get<uint64_t>(fixed + 24),
+               .data_begin = kStateFixed + header_bytes,
+               .data = get<uint64_t>(fixed + 16)};
+  if (header_bytes > kMostHeader || parsed.data > kMostData ||
+      parsed.data_begin + parsed.data != bytes) {
+    refuse_damaged(fmt::format("it has {} bytes, which is not what its beginning says", bytes));
+  }
+  std::string front(24 + header_bytes, '\0');
+  std::memcpy(front.data(), fixed, 24);
+  read(kStateFixed, std::as_writable_bytes(std::span(front).subspan(24)));
+  if (checksum_of(front) != parsed.checksum) {
+    refuse_damaged("its header is not what was written: the checksum differs");
+  }
+  parsed.header = json::parse(front.begin() + 24, front.end(), nullptr, false);
+  if (!parsed.header.is_object()) refuse_damaged("its header is no JSON object");
+  return parsed;
+}
+
 }  // namespace
 
 std::string json_of(const StateHeader& header, const std::vector<Summed>& pieces) {
@@ -258,6 +308,7 @@ std::string json_of(const StateHeader& header, const std::vector<Summed>& pieces
               {"position", header.position},  {"pieces", pieces_json(pieces)},
               {"arrays", arrays_json(header)}};
   if (header.pending) all["pending"] = *header.pending;
+  if (header.base.id > 0) all["base"] = base_json(header.base);
   if (const auto& answer = header.answer) {
     all["sampler"] = {{"seed", std::to_string(answer->seed)}, {"index", header.answer_ids.size()}};
     all["answer"] = {{"request", answer->request_id}, {"digest", answer->digest},
@@ -267,40 +318,66 @@ std::string json_of(const StateHeader& header, const std::vector<Summed>& pieces
   return all.dump();
 }
 
+std::string json_of(const WrittenPages& group) {
+  json all = {{"id", std::to_string(group.id)},
+              {"first", group.first},
+              {"pieces", pieces_json(group.pages)}};
+  if (group.base.id > 0) all["base"] = base_json(group.base);
+  return all.dump();
+}
+
 WrittenHeader parse_header(uint64_t bytes, const ReadAt& read) {
-  std::byte fixed[kStateFixed];
-  if (bytes < kStateFixed)
-    refuse_state(EndReason::kForeignState, "it is no state: it is too short for one");
-  read(0, fixed);
-  if (std::memcmp(fixed, kStateMagic.data(), kStateMagic.size()) != 0) {
-    refuse_state(EndReason::kForeignState, "it is no state: it does not begin as one");
+  const Front front = parse_front(bytes, read);
+  const json& all = front.header;
+  if (all.contains("first")) {
+    refuse_state(EndReason::kForeignState, "it is no state: it has pages of one");
   }
-  const uint32_t version = parse_version(fixed);
-  const auto header_bytes = get<uint32_t>(fixed + 12);
-  WrittenHeader parsed{.data_begin = kStateFixed + header_bytes, .data = get<uint64_t>(fixed + 16)};
-  if (header_bytes > kMostHeader || parsed.data > kMostData ||
-      parsed.data_begin + parsed.data != bytes) {
-    refuse_damaged(fmt::format("it has {} bytes, which is not what its beginning says", bytes));
-  }
-  std::string front(24 + header_bytes, '\0');
-  std::memcpy(front.data(), fixed, 24);
-  read(kStateFixed, std::as_writable_bytes(std::span(front).subspan(24)));
-  if (checksum_of(front) != get<uint64_t>(fixed + 24)) {
-    refuse_damaged("its header is not what was written: the checksum differs");
-  }
-  const json all = json::parse(front.begin() + 24, front.end(), nullptr, false);
-  if (!all.is_object()) refuse_damaged("its header is no JSON object");
+  WrittenHeader parsed{.data_begin = front.data_begin, .data = front.data};
   parsed.header = {.model = text(all, "model"),
                    .weights = text(all, "weights"),
                    .chunk = static_cast<int32_t>(number_in(all, "chunk", 0, INT32_MAX)),
                    .id = digits(all, "id"),
                    .position = number_in(all, "position", 0, INT64_MAX)};
+  if (front.version > 2) parsed.header.base = base_of(all);
   if (all.contains("pending")) {
     parsed.header.pending = static_cast<int32_t>(number_in(all, "pending", 0, INT32_MAX));
   }
   if (all.contains("answer")) parsed.header.answer = answer_of(all);
-  parse_arrays(all, version, &parsed);
+  parse_arrays(all, front.version, &parsed);
+  if (parsed.header.base.id > 0 &&
+      (!parsed.header.layout.grows() || parsed.header.pages_in_base() == 0)) {
+    refuse_damaged("its header has a base, and it has no full pages");
+  }
   parse_pieces(all, &parsed);
+  return parsed;
+}
+
+uint64_t parse_id(uint64_t bytes, const ReadAt& read) {
+  return digits(parse_front(bytes, read).header, "id");
+}
+
+WrittenPages parse_pages(uint64_t bytes, const ReadAt& read) {
+  const Front front = parse_front(bytes, read);
+  WrittenPages parsed{.id = digits(front.header, "id"),
+                      .checksum = front.checksum,
+                      .base = base_of(front.header),
+                      .first = number_in(front.header, "first", 0, INT64_MAX / 2),
+                      .data_begin = front.data_begin};
+  const json& pieces = member(front.header, "pieces");
+  if (!pieces.is_array() || pieces.empty()) refuse_damaged("its header lists no pages");
+  uint64_t data = 0;
+  for (const json& piece : pieces) {
+    if (!piece.is_object()) refuse_damaged("its header lists what is no page");
+    const auto size = static_cast<uint64_t>(number_in(piece, "bytes", 1, kMostData));
+    const auto page = parsed.first + static_cast<int64_t>(parsed.pages.size());
+    if (text(piece, "name") != page_name(page)) refuse_damaged("its pages are not in order");
+    if ((data += size) > front.data) break;
+    parsed.pages.push_back({page_name(page), size, digits(piece, "checksum", 16)});
+  }
+  if (data != front.data) refuse_damaged("its pages are not what its data is");
+  if ((parsed.base.id == 0) != (parsed.first == 0)) {
+    refuse_damaged("its header does not say where the pages before its own are");
+  }
   return parsed;
 }
 

@@ -31,10 +31,21 @@ struct WrittenHeader {
   std::vector<StatePieceLayout> order = {};  // of the state, in the order of the data
 };
 
+struct WrittenPages {
+  uint64_t id = 0, checksum = 0;  // of this group
+  PageGroupRef base = {};
+  int64_t first = 0;
+  uint64_t data_begin = 0;
+  std::vector<Summed> pages = {};
+};
+
 // The header as JSON. pieces: of all of the data, in its order.
 std::string json_of(const StateHeader& header, const std::vector<Summed>& pieces);
-// Throws StateError.
+std::string json_of(const WrittenPages& group);
+// Throw StateError.
 WrittenHeader parse_header(uint64_t bytes, const ReadAt& read);
+WrittenPages parse_pages(uint64_t bytes, const ReadAt& read);
+uint64_t parse_id(uint64_t bytes, const ReadAt& read);  // of either
 
 [[noreturn]] inline void refuse_state(EndReason reason, const std::string& what) {
   throw StateError(reason, what);

@@ -198,8 +198,7 @@ void Archive::write() {
     while (!commits_.empty() && bytes < kGroupBytes) {
       group.push_back(std::move(commits_.front()));
       commits_.pop_front();
-      const auto& state = group.back().change.state;
-      if (state) bytes += state->header.layout.bytes(state->header.position);
+      bytes += store_.bytes_to_write(group.back().change);
     }
     lock.unlock();
     commit_group(std::move(group));

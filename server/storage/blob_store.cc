@@ -223,8 +223,9 @@ BlobStore::ReaderPtr BlobStore::get(uint64_t id) {
     Blob blob;
     {
       const std::lock_guard lock(mutex_);
-      blob = blobs_.at(id);
-      if (blob.missing) refuse_gone();
+      const auto found = blobs_.find(id);
+      if (found == blobs_.end() || found->second.missing) refuse_gone();
+      blob = found->second;
       if (blob.segment > 0) file = segment_reader(blob.segment);
     }
     if (file == nullptr) file = files_.system().open(file_name(kStateFile, id));
@@ -272,7 +273,7 @@ void BlobStore::set_aside(uint64_t id) {
   }
   lock.lock();
   Blob& at = blobs_.at(id);
-  at.missing = at.set_aside = true;
+  at.missing = at.set_aside = any_gone_ = true;
 }
 
 void BlobStore::adopt(const StateLocation& at) {
@@ -299,6 +300,7 @@ BlobStore::Found BlobStore::find_files(const std::vector<FileSystem::Entry>& fil
     blob.missing = gone || file->second < blob.bytes || file->second - blob.bytes < blob.offset;
     if (gone) found.gone.insert(id);
     found.missing += blob.missing;
+    if (blob.missing) any_gone_ = true;
     if (own || file == bytes.end()) continue;
     Segment& segment = segments_[blob.segment];
     segment.bytes = file->second;

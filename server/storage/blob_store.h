@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -53,8 +54,9 @@ class BlobStore {
   std::shared_ptr<const FileSystem::Reader> get(uint64_t id);
   bool contains(uint64_t id) const;
   StateLocation location(uint64_t id) const;
-  // Whether the blob is known to be unreadable.
+  // Whether the blob is known to be unreadable, or any is.
   bool is_gone(uint64_t id) const;
+  bool any_gone() const { return any_gone_; }
   // After the blob was found to be damaged: renames its file, so that it cannot be read any more.
   void set_aside(uint64_t id);
 
@@ -102,6 +104,7 @@ class BlobStore {
   std::vector<uint64_t> unsynced_;          // lasting blobs of the group
   std::map<uint64_t, std::string> unsure_;  // of these, which may not be synced
 
+  std::atomic<bool> any_gone_ = false;
   std::mutex setting_aside_;  // held while a file is set aside
   mutable std::mutex mutex_;  // guards the members below
   std::unordered_map<uint64_t, Blob> blobs_;

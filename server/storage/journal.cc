@@ -13,7 +13,7 @@ namespace recurve {
 namespace {
 
 constexpr std::string_view kMark = "RJNL";
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kVersion = 4;
 
 // The size of the file's header and of a group's frame in each version.
 struct Form {
@@ -73,6 +73,12 @@ std::string fields_of(const StateLocation& at) {
   for (const uint64_t value : {at.id, at.segment, at.offset, at.bytes}) put(value, &to);
   return to;
 }
+std::string fields_of(const PagedLocation& blob) {
+  std::string to = fields_of(blob.at);
+  to[0] = 5;
+  for (const uint64_t value : {blob.base, blob.pages, blob.checksum}) put(value, &to);
+  return to;
+}
 std::string fields_of(const RecordEntry& record) {
   std::string to(1, record.in_doubt ? 4 : 2);
   put_text(record.key, &to);
@@ -87,17 +93,29 @@ std::string fields_of(const RecordRemoved& removed) {
   return to;
 }
 
+StateLocation take_location(Fields* fields) {
+  StateLocation at;
+  at.id = fields->take<uint64_t>();
+  at.segment = fields->take<uint64_t>();
+  at.offset = fields->take<uint64_t>();
+  at.bytes = fields->take<uint64_t>();
+  return at;
+}
+
 // Reads an entry from the front. The fields show whether there were too few bytes.
 std::optional<JournalEntry> take_entry(Fields* fields) {
   JournalEntry entry;
   const auto kind = fields->take<uint8_t>();
   switch (kind) {
-    case 1: {
-      StateLocation& at = entry.emplace<StateLocation>();
-      at.id = fields->take<uint64_t>();
-      at.segment = fields->take<uint64_t>();
-      at.offset = fields->take<uint64_t>();
-      at.bytes = fields->take<uint64_t>();
+    case 1:
+      entry = take_location(fields);
+      break;
+    case 5: {
+      PagedLocation& blob = entry.emplace<PagedLocation>();
+      blob.at = take_location(fields);
+      blob.base = fields->take<uint64_t>();
+      blob.pages = fields->take<uint64_t>();
+      blob.checksum = fields->take<uint64_t>();
       break;
     }
     case 2:

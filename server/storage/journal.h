@@ -11,7 +11,7 @@ namespace recurve {
 // Numbers are little-endian; a text is its length, u32, and its bytes.
 //
 //   8  "RCRVJRNL"                    then for each group:   4  "RJNL"
-//   4  u32 version, 3                                       4  u32 L, bytes of the entries
+//   4  u32 version, 4                                       4  u32 L, bytes of the entries
 //   8  u64 groups of the snapshot                           8  u64 number of the group, from 0 on
 //   8  u64 checksum of those 20                             8  u64 checksum of number and entries
 //                                                           L  entries: u8 kind, and what it has
@@ -19,8 +19,9 @@ namespace recurve {
 // What is committed together is one group, so that after a power failure all of it is there or
 // nothing, whichever sectors were written. Each group is synced before the next one is written. So
 // a power failure damages only the last group, and a missing group before another was damaged
-// later. In versions 1 and 2 the file's header has no number of groups, groups have no numbers, and
-// their checksums cover the entries; in version 1 each entry was a group.
+// later. Version 3 has no entries of kind 5. In versions 1 and 2 the file's header has no number of
+// groups, groups have no numbers, and their checksums cover the entries; in version 1 each entry
+// was a group.
 //
 // The entries of a file begin with a snapshot: the result of all previous files. So the file with
 // the highest number is the journal, and the others are obsolete.
@@ -29,6 +30,14 @@ namespace recurve {
 // u64 bytes.
 struct StateLocation {
   uint64_t id = 0, segment = 0, offset = 0, bytes = 0;
+};
+// The blob is at this location, and refers to page groups (server/state/state_form.h): a state to
+// that of its last full page, a page group to the one with the pages before its own. kind 5: the
+// location as above, u64 id of that group (0: none), u64 pages that a page group and those before
+// it have together (0: a state), u64 checksum of the page group's header.
+struct PagedLocation {
+  StateLocation at;
+  uint64_t base = 0, pages = 0, checksum = 0;
 };
 // The record of a key. kind 2: text key, text, u32 number of states, u64 id of each. kind 4: the
 // same, in doubt: a later commit of that key may have been lost.
@@ -41,7 +50,7 @@ struct RecordEntry {
 struct RecordRemoved {
   std::string key;
 };
-using JournalEntry = std::variant<StateLocation, RecordEntry, RecordRemoved>;
+using JournalEntry = std::variant<StateLocation, PagedLocation, RecordEntry, RecordRemoved>;
 
 inline constexpr std::string_view kJournalMagic = "RCRVJRNL";
 

@@ -14,6 +14,15 @@ ReadAt reader_of(const FileSystem::Reader& blob) {
   return [&blob](uint64_t offset, std::span<std::byte> to) { blob.read(offset, to); };
 }
 
+// Whether full pages of the change's state are written as page groups. An expendable state is one
+// blob, whose size is what its removal frees.
+bool writes_groups(const StateStore::Change& change) {
+  return !change.key.empty() && !is_expendable(change.key) && change.state->header.layout.grows();
+}
+int64_t full_pages(const StateStore::Change& change) {
+  return change.state->header.position / kPageTokens;
+}
+
 }  // namespace
 
 StateStore::StateStore(std::unique_ptr<FileSystem> files, const Options& options)
@@ -39,10 +48,10 @@ std::vector<StateStore::Outcome> StateStore::commit(std::span<const Change> chan
   give_up_expendable(changes);
   make_capacity(changes);
   std::vector<Outcome> outcomes(changes.size());
-  write_states(changes, &outcomes);
-  write_journal(changes, &outcomes);
+  const std::vector<Written> written = write_states(changes, &outcomes);
+  write_journal(changes, written, &outcomes);
   const std::lock_guard lock(mutex_);
-  for (size_t c = 0; c < changes.size(); ++c) apply(changes[c], &outcomes[c]);
+  for (size_t c = 0; c < changes.size(); ++c) apply(changes[c], written[c], &outcomes[c]);
   return outcomes;
 }
 
@@ -62,49 +71,93 @@ void StateStore::make_capacity(std::span<const Change> changes) {
   for (const Change& change : changes) {
     constexpr uint64_t kFrame = 64 << 10;
     wanted += change.text.size();
-    if (!change.state) continue;
-    const StateHeader& header = change.state->header;
-    wanted += header.layout.bytes(header.position) + kFrame;
+    if (change.state) wanted += bytes_to_write(change) + kFrame;
   }
   while (!files_.has_capacity(wanted) && tidy(Hurry::kFull)) continue;
 }
 
-void StateStore::write_states(std::span<const Change> changes, std::vector<Outcome>* outcomes) {
+uint64_t StateStore::bytes_to_write(const Change& change) const {
+  if (!change.state) return 0;
+  const StateHeader& header = change.state->header;
+  const std::lock_guard lock(mutex_);
+  const auto base = base_of(change);
+  const auto shared = static_cast<size_t>(base == refs_.end() ? 0 : base->second.pages);
+  return header.layout.bytes(header.position) - shared * header.layout.page_bytes();
+}
+
+// The page group with the last of the pages that need not be written; end(): all need to be.
+StateStore::RefsById::const_iterator StateStore::base_of(const Change& change) const {
+  const StoredPtr& before = change.state->continues;
+  if (!writes_groups(change) || before == nullptr || !before->durable()) return refs_.end();
+  auto group = refs_.find(refs_.at(before->id()).base);
+  while (group != refs_.end() && group->second.pages > full_pages(change)) {
+    group = refs_.find(group->second.base);
+  }
+  return group;
+}
+
+std::vector<StateStore::Written> StateStore::write_states(std::span<const Change> changes,
+                                                          std::vector<Outcome>* outcomes) {
+  std::vector<Written> written(changes.size());
   bool durable = false;
   blobs_.begin_group();
   for (size_t c = 0; c < changes.size(); ++c) {
     if (!changes[c].state) continue;
     durable |= !changes[c].key.empty();
     try {
-      write_state(changes[c]);
+      write_state(changes[c], &written[c]);
     } catch (const std::exception& error) {
       (*outcomes)[c].error = error.what();
     }
   }
-  if (!durable) return;
+  if (!durable) return written;
   const std::map<uint64_t, std::string> unsure = blobs_.sync();
   for (size_t c = 0; c < changes.size() && !unsure.empty(); ++c) {
     if (!changes[c].state || !(*outcomes)[c].error.empty()) continue;
-    const auto found = unsure.find(changes[c].state->header.id);
-    if (found != unsure.end()) (*outcomes)[c].error = found->second;
+    for (const uint64_t id : {changes[c].state->header.id, written[c].group.id}) {
+      const auto found = unsure.find(id);
+      if (found != unsure.end()) (*outcomes)[c].error = found->second;
+    }
   }
+  return written;
 }
 
-void StateStore::write_state(const Change& change) {
-  const StateHeader& header = change.state->header;
-  const StateFrame frame = frame_of(header, change.state->image);
-  std::vector<std::string_view> parts = written_parts(change.state->image);
+void StateStore::write_state(const Change& change, Written* written) {
+  const StateImage& image = change.state->image;
+  StateHeader header = change.state->header;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto base = base_of(change); base != refs_.end()) {
+      header.base = {base->first, base->second.checksum};
+      written->base = base->first;
+      written->pages = base->second.pages;
+    }
+  }
+  if (writes_groups(change) && written->pages < full_pages(change)) {
+    PageGroup group = page_group_of(header, image, written->pages, new_id());
+    group.pages.insert(group.pages.begin(), group.front);
+    blobs_.put(group.ref.id, change.tenant, group.pages, /*lasting=*/true);
+    header.base = written->group = group.ref;
+    written->pages = full_pages(change);
+  }
+  const StateFrame frame = frame_of(header, image);
+  std::vector<std::string_view> parts = written_parts(header, image);
   parts.insert(parts.begin(), frame.front);
   parts.push_back(frame.back);
   blobs_.put(header.id, change.tenant, parts, !change.key.empty());
 }
 
-void StateStore::write_journal(std::span<const Change> changes, std::vector<Outcome>* outcomes) {
+void StateStore::write_journal(std::span<const Change> changes, std::span<const Written> written,
+                               std::vector<Outcome>* outcomes) {
   std::string entries;
   for (size_t c = 0; c < changes.size(); ++c) {
     const Change& change = changes[c];
     if (change.key.empty() || !(*outcomes)[c].error.empty()) continue;
-    if (change.state) append_entry(blobs_.location(change.state->header.id), &entries);
+    if (change.state) {
+      for (const auto& [id, refs] : refs_of(change, written[c])) {
+        append_location(id, refs, &entries);
+      }
+    }
     if (change.removes) {
       append_entry(RecordRemoved{change.key}, &entries);
     } else {
@@ -139,8 +192,8 @@ void StateStore::begin_journal() {
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [id, refs] : refs_) {
-      if (refs.records == 0) continue;
-      append_entry(blobs_.location(id), &entry);
+      if (!refs.used() || !refs.durable) continue;
+      append_location(id, refs, &entry);
       end_group();
     }
     for (const std::string& record : records_) {
@@ -151,16 +204,35 @@ void StateStore::begin_journal() {
   log_.begin(groups, all);
 }
 
-void StateStore::apply(const Change& change, Outcome* outcome) {
+std::vector<std::pair<uint64_t, StateStore::Refs>> StateStore::refs_of(const Change& change,
+                                                                       const Written& written) {
+  const uint64_t id = change.state->header.id;
+  const auto& [group, pages, base] = written;
+  if (group.id == 0) return {{id, {.durable = !change.key.empty(), .base = base}}};
+  return {{group.id, {.durable = true, .base = base, .pages = pages, .checksum = group.checksum}},
+          {id, {.durable = true, .base = group.id}}};
+}
+
+void StateStore::append_location(uint64_t id, const Refs& refs, std::string* entries) const {
+  const StateLocation at = blobs_.location(id);
+  if (refs.base == 0 && refs.pages == 0) return append_entry(at, entries);
+  append_entry(PagedLocation{at, refs.base, static_cast<uint64_t>(refs.pages), refs.checksum},
+               entries);
+}
+
+void StateStore::apply(const Change& change, const Written& written, Outcome* outcome) {
   if (!outcome->error.empty()) {
     if (change.state) blobs_.remove(change.state->header.id);
+    blobs_.remove(written.group.id);
     return;
   }
   if (change.state) {
+    for (const auto& [id, refs] : refs_of(change, written)) {
+      refs_[id] = refs;
+      if (refs.base > 0) ++refs_[refs.base].states;
+    }
     const uint64_t id = change.state->header.id;
-    Refs& refs = refs_[id];
-    refs.durable = !change.key.empty();
-    outcome->state = handle(id, refs);
+    outcome->state = handle(id, refs_[id]);
   }
   if (change.key.empty()) return;
   for (const uint64_t id : change.states) ++refs_[id].records;
@@ -198,15 +270,7 @@ bool StateStore::tidy(Hurry hurry) {
   } catch (const std::exception&) {
     return false;
   }
-  {
-    const std::lock_guard lock(mutex_);
-    for (const uint64_t id : std::exchange(released_, {})) {
-      const auto at = refs_.find(id);
-      if (at == refs_.end() || at->second.records > 0 || at->second.handles > 0) continue;
-      refs_.erase(at);
-      blobs_.remove(id);
-    }
-  }
+  remove_released();
   return blobs_.tidy(hurry == Hurry::kFull, [this](const std::vector<StateLocation>& moved) {
     std::string entries;
     for (const StateLocation& at : moved) append_entry(at, &entries);
@@ -214,12 +278,75 @@ bool StateStore::tidy(Hurry hurry) {
   });
 }
 
+// Removes the released states that nothing else references, and page groups that only they needed.
+void StateStore::remove_released() {
+  const std::lock_guard lock(mutex_);
+  for (uint64_t id : std::exchange(released_, {})) {
+    for (auto at = refs_.find(id); at != refs_.end(); at = refs_.find(id)) {
+      if (at->second.used() || at->second.handles > 0) break;
+      const uint64_t base = at->second.base;
+      refs_.erase(at);
+      blobs_.remove(id);
+      const auto before = refs_.find(base);
+      if (before != refs_.end()) --before->second.states;
+      id = base;
+    }
+  }
+}
+
+StateStore::Pages StateStore::pages_before(uint64_t id) const {
+  const std::lock_guard lock(mutex_);
+  const auto group = refs_.find(refs_.at(id).base);
+  if (group == refs_.end()) return {};
+  const StateLocation at = blobs_.location(group->first);
+  return {group->first, group->second.pages, at.segment == 0 ? at.bytes : 2 * at.bytes};
+}
+
+bool StateStore::is_gone(const StoredState& state) const {
+  if (!blobs_.any_gone()) return false;
+  const std::lock_guard lock(mutex_);
+  uint64_t id = state.id();
+  for (auto at = refs_.find(id); at != refs_.end(); at = refs_.find(id)) {
+    if (blobs_.is_gone(id)) return true;
+    id = at->second.base;
+  }
+  return id != 0;  // a page group that the journal lacks
+}
+
 StateHeader StateStore::read(const StoredState& state, const StateHeader& wanted,
                              const StateRooms& rooms) {
   const auto blob = blobs_.get(state.id());
-  StateHeader header = read_state(blob->bytes(), reader_of(*blob), wanted, rooms);
+  const auto base = [this](const PageGroupRef& of, const StateRooms& pages) {
+    read_pages(of, pages);
+  };
+  StateHeader header = read_state(blob->bytes(), reader_of(*blob), wanted, rooms, base);
   check_is(state, header);
   return header;
+}
+
+// From the last page group to the first: each says which one is before it.
+void StateStore::read_pages(const PageGroupRef& base, const StateRooms& pages) {
+  auto remaining = static_cast<int64_t>(pages.size());
+  PageGroupRef at = base;
+  while (remaining > 0) {
+    const PageGroupRef group = at;
+    const auto set_group_aside = [&] {
+      try {
+        blobs_.set_aside(group.id);
+      } catch (const std::exception&) {  // the file stays where it is
+      }
+    };
+    try {
+      const auto blob = blobs_.get(group.id);
+      at = read_page_group(blob->bytes(), reader_of(*blob), group, pages, &remaining);
+    } catch (const StateError& error) {
+      if (error.reason() == EndReason::kStateLost) set_group_aside();
+      throw;
+    } catch (const FileDamaged&) {
+      set_group_aside();
+      throw;
+    }
+  }
 }
 
 StateHeader StateStore::read_answer(const StoredState& state, int32_t vocab) {
@@ -246,6 +373,7 @@ void StateStore::check_is(const StoredState& state, const StateHeader& found) co
 StateStore::Usage StateStore::usage() const {
   const std::lock_guard lock(mutex_);
   return {.bytes = files_.bytes(),
+          .written = files_.written(),
           .states = static_cast<int64_t>(refs_.size()),
           .records = static_cast<int64_t>(records_.size()),
           .syncs = files_.syncs(),

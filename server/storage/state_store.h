@@ -45,6 +45,12 @@ using StoredPtr = std::shared_ptr<const StoredState>;
 // States and records in a folder. A record is a text by a key, and may name states. A committed
 // record survives a power failure, and so does a state while a record names it.
 //
+// Of a state that grows, pages that are full do not change any more, and are written once: a
+// committed state is a blob without them, which refers to page groups (server/state/state_form.h).
+// A group has the pages that were new when it was written, and refers to the one with the pages
+// before these. States share groups, for example a session and its fork. A group is deleted after
+// the last state that needs it.
+//
 // The states are blobs in the form of server/state. The records are in the journal, which has the
 // locations of the blobs: see BlobStore and RecordLog. A commit writes the states, syncs, writes
 // the journal, and syncs: so everything that the journal names exists. A state that the journal
@@ -74,7 +80,11 @@ class StateStore {
   };
   struct NewState {
     StateHeader header;  // with an id of new_id()
-    StateImage image;    // in its layout
+    StateImage image;    // in its layout; see `continues`
+    // A state of the same tenant, one of the two being a beginning of the other: page groups that
+    // have pages of both are shared. Null: all pages are written. If it is the beginning, the
+    // image may lack the pages that are in its page groups: see pages_of().
+    StoredPtr continues = {};
   };
   // Puts a record, which replaces the one of that key, or removes it. Without a key a state is only
   // written and not synced: it exists as long as the store.
@@ -91,7 +101,8 @@ class StateStore {
     StoredPtr state = {};    // the new state
   };
   struct Usage {
-    uint64_t bytes = 0;  // of all files
+    uint64_t bytes = 0;    // of all files
+    uint64_t written = 0;  // since the start
     int64_t states = 0, records = 0, syncs = 0, set_aside = 0;
   };
 
@@ -123,6 +134,16 @@ class StateStore {
   StateHeader read_header(const StoredState& state);
   // Bytes of a written state.
   uint64_t bytes_of(const StoredState& state) const { return blobs_.location(state.id()).bytes; }
+  // Bytes that a commit of the change writes for its state.
+  uint64_t bytes_to_write(const Change& change) const;
+  // The last of the page groups that a state or a page group refers to; id 0: none.
+  struct Pages {
+    uint64_t id = 0;
+    int64_t count = 0;      // of it and of the groups before it
+    uint64_t reserved = 0;  // bytes that it takes at most: a segment may be half unused
+  };
+  Pages pages_of(const StoredState& state) const { return pages_before(state.id()); }
+  Pages pages_before(uint64_t id) const;
   // After the state was found to be damaged: renames its file, so that it cannot be read any more.
   void set_aside(const StoredState& state) { blobs_.set_aside(state.id()); }
 
@@ -135,8 +156,8 @@ class StateStore {
     int64_t states_gone = 0;    // missing states that records name, except expendable ones
   };
   const Damage& damage() const { return damage_; }
-  // Whether the state is known to be unreadable.
-  bool is_gone(const StoredState& state) const { return blobs_.is_gone(state.id()); }
+  // Whether the state or one of its pages is known to be unreadable.
+  bool is_gone(const StoredState& state) const;
   // Why nothing could be written at the start: a message; empty: it could.
   const std::string& not_writable() const { return not_writable_; }
   // See FileSystem: commits fail while this is not empty. Any thread.
@@ -144,14 +165,31 @@ class StateStore {
 
  private:
   friend class StoredState;
-  // What references a state.
+  // What references a state or a page group, and what that refers to.
   struct Refs {
     int32_t records = 0, handles = 0;
+    int32_t states = 0;  // and page groups, that refer to this group
     bool durable = false;
+    uint64_t base = 0;      // a page group; 0: none
+    int64_t pages = 0;      // of this group and those before it; 0: a state
+    uint64_t checksum = 0;  // of this group
+
+    bool used() const { return records > 0 || states > 0; }
   };
+  using RefsById = std::unordered_map<uint64_t, Refs>;
+  // What was written of a state, by the index of its change.
+  struct Written {
+    PageGroupRef group = {};  // with its new pages; id 0: none
+    int64_t pages = 0;        // that it has in page groups
+    uint64_t base = 0;        // the last of the groups that were there before; 0: none
+  };
+  // Of the new group and of the state itself.
+  static std::vector<std::pair<uint64_t, Refs>> refs_of(const Change& change,
+                                                        const Written& written);
 
   void recover();
   void adopt(const JournalContents& found);
+  void count_groups(const RefsById& paged);
   void doubt_records();
   void drop_expendable(const std::set<uint64_t>& gone);
   void sweep(const std::vector<FileSystem::Entry>& files, const std::set<std::string>& damaged);
@@ -160,13 +198,19 @@ class StateStore {
 
   void give_up_expendable(std::span<const Change> changes);
   void make_capacity(std::span<const Change> changes);
-  void write_states(std::span<const Change> changes, std::vector<Outcome>* outcomes);
-  void write_state(const Change& change);
-  void write_journal(std::span<const Change> changes, std::vector<Outcome>* outcomes);
+  std::vector<Written> write_states(std::span<const Change> changes,
+                                    std::vector<Outcome>* outcomes);
+  void write_state(const Change& change, Written* written);
+  RefsById::const_iterator base_of(const Change& change) const;
+  void write_journal(std::span<const Change> changes, std::span<const Written> written,
+                     std::vector<Outcome>* outcomes);
   void begin_journal();
-  void apply(const Change& change, Outcome* outcome);
+  void append_location(uint64_t id, const Refs& refs, std::string* entries) const;
+  void apply(const Change& change, const Written& written, Outcome* outcome);
   void unname(const std::vector<uint64_t>& states);
   void release(uint64_t id);
+  void remove_released();
+  void read_pages(const PageGroupRef& base, const StateRooms& pages);
   void check_is(const StoredState& state, const StateHeader& found) const;
 
   StoreFiles files_;
@@ -177,7 +221,7 @@ class StateStore {
 
   mutable std::mutex mutex_;  // guards the members below
   uint64_t next_id_ = 1;
-  std::unordered_map<uint64_t, Refs> refs_;
+  RefsById refs_;
   Records records_;
   std::vector<uint64_t> released_;
 };

@@ -51,11 +51,18 @@ void StateStore::doubt_records() {
 }
 
 void StateStore::adopt(const JournalContents& found) {
+  RefsById paged;
   const auto put = [&](const auto& entry) {
     using Kind = std::decay_t<decltype(entry)>;
     if constexpr (std::is_same_v<Kind, StateLocation>) {
       blobs_.adopt(entry);
       next_id_ = std::max(next_id_, entry.id + 1);
+    } else if constexpr (std::is_same_v<Kind, PagedLocation>) {
+      blobs_.adopt(entry.at);
+      next_id_ = std::max(next_id_, entry.at.id + 1);
+      paged[entry.at.id] = {.base = entry.base,
+                            .pages = static_cast<int64_t>(entry.pages),
+                            .checksum = entry.checksum};
     } else if constexpr (std::is_same_v<Kind, RecordEntry>) {
       records_.put(entry);
     } else {
@@ -72,11 +79,28 @@ void StateStore::adopt(const JournalContents& found) {
     damage_.in_doubt += record.in_doubt;
     for (const uint64_t id : record.states) ++refs_[id].records;
   }
+  count_groups(paged);
   blobs_.retain([this](uint64_t id) { return refs_.contains(id); });
   // A damaged journal may lack a location; then there is no state.
   for (auto& [id, refs] : refs_) {
     refs.durable = blobs_.contains(id);
     if (!refs.durable) blobs_.adopt({.id = id});
+  }
+}
+
+// References the page groups of the states that records name.
+void StateStore::count_groups(const RefsById& paged) {
+  std::vector<uint64_t> named;
+  for (const auto& [id, refs] : refs_) named.push_back(id);
+  for (uint64_t id : named) {
+    for (auto at = paged.find(id); at != paged.end(); at = paged.find(id)) {
+      Refs& refs = refs_[id];
+      refs.base = at->second.base;
+      refs.pages = at->second.pages;
+      refs.checksum = at->second.checksum;
+      if (refs.base == 0 || refs_[refs.base].states++ > 0) break;  // those before it are counted
+      id = refs.base;
+    }
   }
 }
 
@@ -155,7 +179,7 @@ bool StateStore::is_left_over(const std::string& name, uint64_t bytes) {
   const uint64_t state = number_of(name, kStateFile);
   if (begin.size() < magic.size() || state == 0) return true;
   try {
-    return read_state_header(bytes, read).id == state;
+    return read_id(bytes, read) == state;
   } catch (const StateError&) {
     return true;
   }

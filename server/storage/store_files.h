@@ -41,7 +41,11 @@ class StoreFiles {
     throw std::runtime_error(fmt::format(
         "the {} bytes of --state-disk are full: close sessions, or give it more", most_bytes_));
   }
-  void add_bytes(uint64_t bytes) { bytes_ += bytes; }
+  void add_bytes(uint64_t bytes) {
+    bytes_ += bytes;
+    written_ += bytes;
+  }
+  uint64_t written() const { return written_; }  // since the start
   void sync(FileSystem::Writer& writer) {
     writer.sync();
     ++syncs_;
@@ -90,7 +94,7 @@ class StoreFiles {
  private:
   const std::unique_ptr<FileSystem> system_;
   const uint64_t most_bytes_;
-  std::atomic<uint64_t> bytes_ = 0;
+  std::atomic<uint64_t> bytes_ = 0, written_ = 0;
   std::atomic<int64_t> syncs_ = 0, set_aside_ = 0;
   bool names_changed_ = false;
   std::vector<std::pair<std::string, uint64_t>> unwanted_;  // names and sizes

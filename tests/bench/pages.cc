@@ -1,5 +1,6 @@
 // recurve-bench pages: sessions of a model with attention, whose states grow: what a fork and a
-// turn cost after many tokens, and what is answered where pages do not suffice.
+// turn cost after many tokens, with --folder what a turn of a durable session writes, and what is
+// answered where pages do not suffice.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,6 +21,7 @@ namespace {
 struct PagesOptions {
   ModelOptions model{.model = "weights_tools/demo/qwen35-books"};
   std::vector<int> tokens = {128, 32'768};
+  std::string folder;
   int rounds = 9, sessions = 200, slots = 16, answer = 64;
 };
 
@@ -62,6 +64,48 @@ void measure_length(const PagesOptions& o, const Model& model, Backend& backend,
               {"turn_first_token_ms", 1e3 * turn}});
 }
 
+// What turns of a durable session that has absorbed so many tokens write, after a restart, next to
+// what is new of its state: what does not grow, and the pages from the first one that was not full.
+void measure_durable(const PagesOptions& o, const Model& model, Backend& backend, int tokens,
+                     Report& report) {
+  const BenchFolder folder(o.folder);
+  const int64_t most = tokens + (o.rounds + 2) * 2 * kTurn;
+  const auto start = [&] {
+    const auto pages = static_cast<int32_t>(StateLayout::pages(most));
+    return std::make_unique<SessionServer>(model, backend,
+                                           open_folder((folder.path() / "states").string()), 1,
+                                           PageLimits{.pages = pages, .most_tokens = most});
+  };
+  auto server = start();
+  server->open("s", Durability::kLocal);
+  server->ask({{.session = "s", .prompt = prompt_of(tokens, 0)}});
+  const int64_t whole = server->written();
+  server.reset();
+  server = start();
+  const StateLayout layout = model.state_layout();
+  int64_t position = tokens, written = 0, is_new = 0;
+  double seconds = 0;
+  for (int i = 0; i < o.rounds; ++i) {
+    const int64_t before = server->written();
+    const SessionServer::Turn turn{.session = "s", .tokens = kTurn, .prompt = prompt_of(kTurn, i)};
+    seconds += server->ask({turn})[0].last;
+    written += server->written() - before;
+    const int64_t full = position / kPageTokens;
+    position += 2 * kTurn;  // its answer but the last token, and the last one of the answer before
+    is_new += static_cast<int64_t>(layout.bytes(position)) -
+              full * static_cast<int64_t>(layout.page_bytes());
+  }
+  report.add({{"bench", "pages"},
+              {"what", "a turn of a durable session"},
+              {"tokens", tokens},
+              {"state_bytes", static_cast<int64_t>(layout.bytes(tokens))},
+              {"first_turn_wrote_bytes", whole},
+              {"turn_wrote_bytes", written / o.rounds},
+              {"new_bytes", is_new / o.rounds},
+              {"written_per_new", static_cast<double>(written) / static_cast<double>(is_new)},
+              {"turn_ms", 1e3 * seconds / o.rounds}});
+}
+
 // All sessions at once, with pages for all, and for a third.
 void measure_load(const PagesOptions& o, const Model& model, Backend& backend, Report& report) {
   const int64_t most = kTurn + o.answer + 1;
@@ -94,6 +138,10 @@ void run(const PagesOptions& o, bool json) {
   const auto model = o.model.load(*backend);
   Report report(json);
   for (const int tokens : o.tokens) measure_length(o, *model, *backend, tokens, report);
+  if (!o.folder.empty()) {
+    Report durable(json);
+    for (const int tokens : o.tokens) measure_durable(o, *model, *backend, tokens, durable);
+  }
   Report load(json);
   measure_load(o, *model, *backend, load);
 }
@@ -103,9 +151,13 @@ void run(const PagesOptions& o, bool json) {
 void add_pages(CLI::App& app, const bool& json) {
   auto o = std::make_shared<PagesOptions>();
   CLI::App* pages = app.add_subcommand(
-      "pages", "Measure sessions whose states grow: forks, turns, and more than there are pages");
+      "pages",
+      "Measure sessions whose states grow: forks, turns, what durable ones write, and more than "
+      "there are pages");
   add_model_options(*pages, o->model);
   pages->add_option("--tokens", o->tokens, "Tokens of the session, e.g. 128,32768")->delimiter(',');
+  pages->add_option("--folder", o->folder,
+                    "Write durable sessions in this folder; the files are deleted");
   pages->add_option("--rounds", o->rounds, "Forks and turns of each");
   pages->add_option("--sessions", o->sessions, "At once")->check(CLI::Range(1, 256));
   pages->add_option("--slots", o->slots, "Of the engine");

@@ -118,6 +118,8 @@ class SessionServer {
   }
   int64_t syncs() const { return store_->usage().syncs; }
   int64_t records() const { return store_->usage().records; }
+  // Bytes written to the folder.
+  int64_t written() const { return static_cast<int64_t>(store_->usage().written); }
   int64_t preemptions() const { return stats_.read().preemptions; }
 
  private:

@@ -23,13 +23,57 @@ std::string with_checksum(std::string bytes) {
   return bytes;
 }
 
+// A state whose full pages are elsewhere, which may be as many as no memory has.
+void read_with_base(uint64_t bytes, const recurve::ReadAt& read_at,
+                    const recurve::StateHeader& wanted) {
+  const size_t page = wanted.layout.page_bytes();
+  if (page > 1 << 16 || wanted.position > 1 << 16) return;
+  const recurve::NewImage made = recurve::make_image(wanted.layout, wanted.position);
+  bool asked = false;
+  const auto read_base = [&](const recurve::PageGroupRef& base, const recurve::StateRooms& pages) {
+    CHECK(base.id > 0 && pages.size() == static_cast<size_t>(wanted.position / 64));
+    asked = true;
+    for (const auto room : pages) {
+      CHECK(room.size() == page);
+      std::memset(room.data(), 0, room.size());
+    }
+  };
+  recurve::read_state(bytes, read_at, wanted, made.rooms, read_base);
+  CHECK(asked);
+}
+
+// As a page group with the first pages, of that many bytes each.
+void read_group(const std::string& bytes, const recurve::ReadAt& read_at, size_t page_bytes) {
+  recurve::PageGroupRef wanted{.id = recurve::read_id(bytes.size(), read_at)};
+  std::memcpy(&wanted.checksum, bytes.data() + 24, sizeof wanted.checksum);
+  for (const int64_t pages : {1, 2, 4}) {
+    std::vector<std::byte> memory(static_cast<size_t>(pages) * page_bytes);
+    recurve::StateRooms rooms;
+    for (int64_t p = 0; p < pages; ++p) {
+      rooms.push_back(std::span(memory).subspan(static_cast<size_t>(p) * page_bytes, page_bytes));
+    }
+    int64_t end = pages;
+    try {
+      const recurve::PageGroupRef base =
+          recurve::read_page_group(bytes.size(), read_at, wanted, rooms, &end);
+      CHECK(end >= 0 && end < pages && (base.id == 0) == (end == 0));
+    } catch (const recurve::StateError&) {
+    }
+  }
+}
+
 void read(const std::string& bytes) {
   const auto read_at = [&](uint64_t offset, std::span<std::byte> to) {
     CHECK(offset <= bytes.size() && to.size() <= bytes.size() - offset);
     std::memcpy(to.data(), bytes.data() + offset, to.size());
   };
   try {
+    for (const size_t page_bytes : {512, 640, 1024}) read_group(bytes, read_at, page_bytes);
+  } catch (const recurve::StateError&) {
+  }
+  try {
     const recurve::StateHeader wanted = recurve::read_state_header(bytes.size(), read_at);
+    if (wanted.base.id > 0) return read_with_base(bytes.size(), read_at, wanted);
     CHECK(wanted.layout.bytes(wanted.position) <= bytes.size());
     recurve::read_answer(bytes.size(), read_at, INT32_MAX);
     const recurve::NewImage made = recurve::make_image(wanted.layout, wanted.position);

@@ -20,10 +20,12 @@ namespace recurve::testing::durable_sessions_test {
 using grpc::StatusCode;
 using ::testing::HasSubstr;
 
-const std::string kModel = std::string(RECURVE_SOURCE_DIR) + "/weights_tools/demo/xlstm-books";
+const std::string kModels = std::string(RECURVE_SOURCE_DIR) + "/weights_tools/demo/";
+const std::string kModel = kModels + "xlstm-books";
 
-std::unique_ptr<ServerProcess> server_in(const TempDir& dir, std::vector<std::string> more = {}) {
-  std::vector<std::string> flags = {"--model", kModel,        "--threads",
+std::unique_ptr<ServerProcess> server_in(const TempDir& dir, std::vector<std::string> more = {},
+                                         const std::string& model = kModel) {
+  std::vector<std::string> flags = {"--model", model,         "--threads",
                                     "1",       "--state-dir", (dir / "states").string()};
   flags.insert(flags.end(), more.begin(), more.end());
   return std::make_unique<ServerProcess>(flags);
@@ -401,11 +403,12 @@ TEST(DurableSessions, ADamagedJournalIsReadFromItsCopyOrReported) {
 // A session with repeated requests, and their acknowledged answers.
 struct Talk {
   std::string name;
+  int tokens = 4;  // of an answer
   std::vector<std::vector<int32_t>> answers = {};
   int64_t position = 0;  // after the last one
 
   v1::GenerateRequest request(size_t t) const {
-    return turn(name, t == 0 ? "Once upon a time" : "", 4, "turn-" + std::to_string(t));
+    return turn(name, t == 0 ? "Once upon a time" : "", tokens, "turn-" + std::to_string(t));
   }
   // Until the server has ended. A request whose end was lost is repeated with the same id.
   void go_on(const std::string& address, std::atomic<int>* count) {
@@ -449,7 +452,7 @@ struct Talk {
 
 // Streams run while the server is killed repeatedly; for RECURVE_KILL_SECONDS if set, as
 // tests/durable/kills.sh does.
-TEST(DurableSessions, NoKillLosesOrRepeatsAnAcknowledgedAnswer) {
+void kill_again_and_again(const std::string& model, int tokens) {
   constexpr int kKills = 6, kSessions = 4;
   const char* seconds = std::getenv("RECURVE_KILL_SECONDS");
   const auto end = std::chrono::steady_clock::now() +
@@ -457,11 +460,11 @@ TEST(DurableSessions, NoKillLosesOrRepeatsAnAcknowledgedAnswer) {
   const TempDir dir;
   std::mt19937 random(11);
   std::vector<Talk> talks;
-  auto server = server_in(dir);
+  auto server = server_in(dir, {}, model);
   {
     Client client(server->address());
     for (int s = 0; s < kSessions; ++s) {
-      talks.push_back({.name = std::to_string(s)});
+      talks.push_back({.name = std::to_string(s), .tokens = tokens});
       open(client, talks.back().name, v1::DURABILITY_LOCAL);
     }
   }
@@ -477,10 +480,10 @@ TEST(DurableSessions, NoKillLosesOrRepeatsAnAcknowledgedAnswer) {
     server->signal(SIGKILL);
     server->wait();
     clients.clear();
-    server = server_in(dir);
+    server = server_in(dir, {}, model);
     Client client(server->address());
     for (const Talk& talk : talks) talk.expect_kept(client);
-    if (HasFatalFailure()) return;
+    if (::testing::Test::HasFatalFailure()) return;
   }
   Client client(server->address());
   size_t all = 0;
@@ -489,6 +492,13 @@ TEST(DurableSessions, NoKillLosesOrRepeatsAnAcknowledgedAnswer) {
     talk.expect_straight(client);
   }
   std::cout << kills << " kills, " << all << " answers acknowledged\n";
+}
+
+TEST(DurableSessions, NoKillLosesOrRepeatsAnAcknowledgedAnswer) { kill_again_and_again(kModel, 4); }
+
+// Most answers fill a page.
+TEST(DurableSessions, NoKillLosesOrRepeatsAnAnswerOfAStateThatGrows) {
+  kill_again_and_again(kModels + "qwen35-books", 48);
 }
 
 }  // namespace recurve::testing::durable_sessions_test

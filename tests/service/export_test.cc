@@ -177,7 +177,7 @@ struct Forged {
   std::string written() const {
     const StateFrame frame = frame_of(header, image.image);
     std::string all = frame.front;
-    for (const std::string_view part : written_parts(image.image)) all += part;
+    for (const std::string_view part : written_parts(header, image.image)) all += part;
     return all + frame.back;
   }
 

@@ -15,6 +15,8 @@ from weights_tools.state import compare, read_state, seen_ids
 CORPUS = Path(__file__).parents[1] / "fuzz" / "corpus" / "state_form"
 SMALL = CORPUS / "small.state"
 GROWN = CORPUS / "grown.state"
+PAGED = CORPUS / "paged.state"
+PAGE_GROUPS = [CORPUS / "state-100", CORPUS / "state-101"]
 VERSION_2 = CORPUS / "version_2.state"
 # What a server has written before there was version 3.
 OF_A_SERVER = Path(__file__).parents[1] / "golden" / "state_version_2" / "s.state"
@@ -92,10 +94,35 @@ def grown():
     return written(header, pieces)
 
 
+def checksum_of(raw):
+    return f"{struct.unpack_from('<Q', raw, 24)[0]:016x}"
+
+
+def paged():
+    """A state of 140 tokens, whose full pages are in two groups: [state, the first group, the second]."""
+    arrays = [
+        {"name": "n", "layer": 0, "dtype": "F32", "shape": [2], "piece": "recurrent"},
+        {"name": "K", "layer": 1, "dtype": "F32", "shape": [2], "piece": "page", "growth": "token"},
+        {"name": "history", "layer": -1, "dtype": "I64", "shape": [0], "piece": "history"},
+        {"name": "answer", "layer": -1, "dtype": "I32", "shape": [0], "piece": "answer"},
+    ]
+    keys = numpy.zeros((192, 2), "<f4")
+    keys[:140] = numpy.arange(280).reshape(140, 2)
+    pages = [keys[64 * p :][:64].tobytes() for p in range(3)]
+    first = written({"id": "100", "first": 0}, {"page 0": pages[0]})
+    base = {"id": "100", "checksum": checksum_of(first)}
+    second = written({"id": "101", "first": 1, "base": base}, {"page 1": pages[1]})
+    base = {"id": "101", "checksum": checksum_of(second)}
+    header = {"model": "m", "weights": "bf16", "chunk": 64, "id": "1", "position": 140, "arrays": arrays, "base": base}
+    pieces = {"recurrent": struct.pack("<2f", 1, 2), "page 2": pages[2], "history": b"", "answer": b""}
+    return [written(header, pieces), first, second]
+
+
 def test_small_states_are_those_that_the_server_reads():
     assert SMALL.read_bytes() == small()
     assert VERSION_2.read_bytes() == small(version=2)
     assert GROWN.read_bytes() == grown()
+    assert [file.read_bytes() for file in [PAGED, *PAGE_GROUPS]] == paged()
 
 
 @pytest.mark.parametrize("path", [SMALL, VERSION_2])
@@ -118,6 +145,28 @@ def test_a_state_that_grows_has_a_row_for_every_token(capsys):
     said = capsys.readouterr().out
     assert "K [70, 2] in 1 layers, largest 139" in said
     assert "page 1, 640 bytes" in said
+
+
+def test_pages_in_groups_are_read_from_the_files_next_to_it(tmp_path, capsys):
+    state = read_state(PAGED)
+    assert state.arrays[("K", 1)].tolist() == numpy.arange(280).reshape(140, 2).tolist()
+    assert list(state.pieces) == ["recurrent", "page 2", "history", "answer", "page 1", "page 0"]
+    assert main(["state", str(PAGED)]) == 0
+    assert "K [140, 2] in 1 layers, largest 279" in capsys.readouterr().out
+    names = ["paged.state", "state-100", "state-101"]
+    for name, whole in zip(names, paged(), strict=True):
+        (tmp_path / name).write_bytes(whole)
+    for name, whole in zip(names, paged(), strict=True):
+        for at in range(len(whole)):
+            (tmp_path / name).write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+            with pytest.raises(ValueError):
+                read_state(tmp_path / "paged.state")
+        (tmp_path / name).write_bytes(whole)
+    with pytest.raises(ValueError, match="is a page group, not a state"):
+        read_state(tmp_path / "state-101")
+    (tmp_path / "state-100").unlink()
+    with pytest.raises(ValueError, match="has pages in page group 100, which is not the file"):
+        read_state(tmp_path / "paged.state")
 
 
 def test_reads_what_a_server_of_version_2_has_written():

@@ -459,6 +459,58 @@ TEST_F(EncryptedFolder, SetsNoFileAsideForAMissingKey) {
 
 // A damaged journal is read from its copy, as without encryption; if that is damaged too, the rest
 // is read.
+// Of a state that grows: the pages that a turn adds are sealed with the key of its tenant, as all
+// of it is, and read with those before them.
+TEST_F(EncryptedFolder, SealsPageGroupsWithTheKeyOfTheirTenant) {
+  StateHeader grown{.model = "m", .weights = "bf16", .chunk = 8};
+  grown.layout.arrays = {{.name = "n", .shape = {4}},
+                         {.name = "K", .layer = 1, .shape = {4}, .growth = StateGrowth::kPerToken}};
+  const std::string marker = "PLAINTEXT OF A PAGE ";
+  const NewImage made = make_image(grown.layout, 300);
+  for (const auto room : made.rooms) {
+    for (size_t i = 0; i < room.size(); ++i) room[i] = std::byte(marker[i % marker.size()]);
+  }
+  {
+    StateStore store(open({key(1)}), ::recurve::testing::options());
+    StoredPtr before;
+    for (const int64_t position : {130, 200, 300}) {
+      grown.position = position;
+      grown.id = store.new_id();
+      std::vector<StatePiece> pieces = *made.image;
+      pieces.resize(1 + static_cast<size_t>(StateLayout::pages(position)));
+      StateStore::Change change{.key = "s", .tenant = "alice", .states = {grown.id}};
+      change.state = {grown, std::make_shared<const std::vector<StatePiece>>(pieces), before};
+      const StateStore::Outcome outcome = store.commit({&change, 1})[0];
+      ASSERT_EQ(outcome.error, "");
+      before = outcome.state;
+    }
+    EXPECT_EQ(store.pages_of(*before).count, 4);
+  }
+  for (const auto& [name, bytes] : all_of(folder_.path())) {
+    EXPECT_EQ(bytes.find(marker), std::string::npos) << name;
+  }
+  const auto read_it = [&](StateStore& store) {
+    const NewImage found = make_image(grown.layout, 300);
+    store.for_each_record([&](const StateStore::Record& record) {
+      store.read(*record.states.at(0), grown, found.rooms);
+    });
+    return found;
+  };
+  {
+    StateStore store(open({key(1)}), ::recurve::testing::options());
+    const NewImage found = read_it(store);
+    for (size_t p = 0; p < found.rooms.size(); ++p) {
+      EXPECT_TRUE(std::ranges::equal(found.rooms[p], made.rooms[p])) << p;
+    }
+  }
+  for (const auto& entry : fs::directory_iterator(folder_.path())) {
+    if (entry.path().filename().string().starts_with(kTenantKeyFile)) fs::remove(entry.path());
+  }
+  StateStore store(open({key(1)}), ::recurve::testing::options());
+  EXPECT_THROW(read_it(store), KeyMissing);
+  EXPECT_EQ(store.usage().set_aside, 0);
+}
+
 TEST_F(EncryptedFolder, ReadsADamagedJournalFromItsCopy) {
   using namespace ::recurve::testing;
   std::ofstream(keys_) << to_text(std::vector{key(1)});

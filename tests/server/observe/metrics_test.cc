@@ -54,6 +54,7 @@ TEST(Metrics, EverySeriesExistsFromTheStart) {
                              "recurve_state_dir_seconds_count{call=\"read\"}",
                              "recurve_state_dir_failures_total{call=\"commit\"}",
                              "recurve_state_dir_syncs_total",
+                             "recurve_state_dir_written_bytes_total",
                              "recurve_state_dir_set_aside",
                              "recurve_prefix_tokens_total{of=\"replayed\"}",
                              "recurve_constraints_total{outcome=\"compiled\"}",
@@ -100,7 +101,7 @@ TEST(Metrics, EventsReachTheirSeries) {
   metrics.set_slots({.free = 5, .running = 6, .session_idle = 7});
   metrics.set_sessions({.in_slot = 8, .in_host = 9, .on_disk = 11, .empty = 10, .to_disk = 3});
   metrics.set_sessions({.in_slot = 8, .in_host = 9, .on_disk = 11, .empty = 10, .to_disk = 4});
-  metrics.set_state_dir({.bytes = 1000, .set_aside = 2, .syncs = 7});
+  metrics.set_state_dir({.bytes = 1000, .set_aside = 2, .syncs = 7, .written = 4000});
   metrics.set_constraints({.compiled = 3, .from_cache = 4, .waiting = 2, .cached_bytes = 100});
   metrics.observe_constraint(0.1);
   metrics.observe_state_dir(0, 0.002, false);
@@ -131,6 +132,7 @@ TEST(Metrics, EventsReachTheirSeries) {
   EXPECT_EQ(value(text, "recurve_state_dir_bytes"), 1000);
   EXPECT_EQ(value(text, "recurve_state_dir_set_aside"), 2);
   EXPECT_EQ(value(text, "recurve_state_dir_syncs_total"), 7);
+  EXPECT_EQ(value(text, "recurve_state_dir_written_bytes_total"), 4000);
   EXPECT_EQ(value(text, "recurve_constraints_total{outcome=\"compiled\"}"), 3);
   EXPECT_EQ(value(text, "recurve_constraints_total{outcome=\"cached\"}"), 4);
   EXPECT_EQ(value(text, "recurve_constraints_waiting"), 2);

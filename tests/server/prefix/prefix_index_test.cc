@@ -194,13 +194,13 @@ TEST(PrefixIndex, OffersWhatIsWorthItOnce) {
   EXPECT_EQ(other.hits, 0);
   EXPECT_EQ(next().image, nullptr) << "what spares four tokens is not worth it";
   index.offer_again(7, other.ids);
-  EXPECT_EQ(index.tokens_here(7, first), 12);
+  EXPECT_EQ(index.longest(7, first).tokens, 12);
   EXPECT_EQ(pass(index, first, 7), 12);
   EXPECT_EQ(next().hits, 1);
   EXPECT_EQ(next().image, nullptr);
   while (!index.is_short()) pass(index, Ids(9, 1000 + static_cast<int>(index.counts().states)));
   EXPECT_EQ(next().gain, 8) << "the least is to make room";
-  EXPECT_EQ(index.tokens_here(8, first), 0) << "it is another owner's";
+  EXPECT_EQ(index.longest(8, first).tokens, 0) << "it is another owner's";
 }
 
 TEST(PrefixIndex, LeavesRoomForOthers) {

@@ -54,7 +54,7 @@ std::string written(const StateHeader& header, const StateBytes& state) {
   const StateImage image = image_of_bytes(header.layout, state);
   const StateFrame frame = frame_of(header, image);
   std::string all = frame.front;
-  for (const std::string_view part : written_parts(image)) all += part;
+  for (const std::string_view part : written_parts(header, image)) all += part;
   return all + frame.back;
 }
 
@@ -279,7 +279,7 @@ TEST(StateForm, PagesAreReadAndWritten) {
   }
   const StateFrame frame = frame_of(out, made.image);
   std::string again = frame.front;
-  for (const std::string_view part : written_parts(made.image)) again += part;
+  for (const std::string_view part : written_parts(out, made.image)) again += part;
   again += frame.back;
   const NewImage second = make_image(wanted.layout, 70);
   read_state(again.size(), reader_of(again), wanted, second.rooms);
