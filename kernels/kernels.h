@@ -7,6 +7,7 @@
 #include "kernels/ops/delta_gate.h"
 #include "kernels/ops/delta_rule.h"
 #include "kernels/ops/embed.h"
+#include "kernels/ops/expert_linear.h"
 #include "kernels/ops/feature_map.h"
 #include "kernels/ops/gated_rms_norm.h"
 #include "kernels/ops/gather_rows.h"
@@ -28,6 +29,7 @@
 #include "kernels/ops/rms_norm.h"
 #include "kernels/ops/rnn.h"
 #include "kernels/ops/rotary.h"
+#include "kernels/ops/router.h"
 #include "kernels/ops/rwkv7.h"
 #include "kernels/ops/rwkv7_gate.h"
 #include "kernels/ops/sample.h"
@@ -112,6 +114,8 @@ using AllOps = OpTable<EmbedKernel,             //
                        RingAttentionKernel,     //
                        AppendKernel,            //
                        PagedAttentionKernel,    //
+                       RouterKernel,            //
+                       ExpertLinearKernel,      //
                        TakeTokensKernel,        //
                        SampleKernel>;
 

@@ -36,6 +36,17 @@ inline const WeightFormat& format_of(const Matrix& W) {
   return W.format != nullptr ? *W.format : format_of(W.dtype);
 }
 
+// Some of the rows of a matrix: so many from `first` on.
+inline Matrix rows_of(Matrix W, int64_t first, int64_t count) {
+  const WeightFormat& format = format_of(W);
+  W.N = count;
+  W.data = static_cast<const std::byte*>(W.data) + first * format.row_bytes(W.K);
+  if (format.group_scale > 0) {
+    W.scales = static_cast<const std::byte*>(W.scales) + first * format.row_scales(W.K);
+  }
+  return W;
+}
+
 // The values of one row in fp32, of a matrix in memory of the host. (W.K)
 inline void unpack_row(const Matrix& W, int64_t row, float* values) {
   const WeightFormat& format = format_of(W);

@@ -69,7 +69,7 @@ void fill(Kernels& kernels) {
               [](const auto& args, Stream& stream) -> decltype(cpu::run(args, stream)) {
                 cpu::run(args, stream);
               });
-  put_formats(kernels.linear, implementation());
+  put_formats(kernels, implementation());
 }
 
 }  // namespace recurve::cpu

@@ -40,6 +40,8 @@ void run(const RgLruArgs& args, Stream& stream);
 void run(const RingAttentionArgs& args, Stream& stream);
 void run(const AppendArgs& args, Stream& stream);
 void run(const PagedAttentionArgs& args, Stream& stream);
+void run(const RouterArgs& args, Stream& stream);
+void run(const ExpertLinearArgs& args, Stream& stream);
 
 // Writes these ops over those of the table: the ones that are declared above.
 void fill(Kernels& kernels);

@@ -2,7 +2,6 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <vector>
 
 #include "kernels/ops/activation.h"
 #include "kernels/ops/causal_conv1d.h"
@@ -49,43 +48,13 @@ struct LinearArgs {
   int64_t outputs() const { return swiglu ? W.N / 2 : W.N; }
 };
 
-// The linear layers of one format of weights.
-struct PackedLinear {
-  const WeightFormat* format;
-  void (*run)(const LinearArgs&, Stream&);
-  const char* implementation;
-};
-
-// `run` is for matrices of F32 and BF16; `packed` has the functions for other formats, one each.
-struct LinearOp : Op<LinearArgs> {
-  std::vector<PackedLinear> packed;
-
-  void operator()(const LinearArgs& args, Stream& stream) const {
-    if (args.W.format == nullptr) return run(args, stream);
-    find(args.W.format)->run(args, stream);
-  }
+struct LinearOp : MatrixOp<LinearArgs> {
+  using MatrixOp::operator();
   // Layers of the same rows of which none reads what another writes: to the same bits as one after
   // the other.
   void operator()(std::span<const LinearArgs> layers, Stream& stream) const {
     if (run_group != nullptr) return run_group(layers, stream);
     for (const LinearArgs& layer : layers) (*this)(layer, stream);
-  }
-  // Of that format: null if the backend has none, which loading asks before there is a matrix.
-  const PackedLinear* find(const WeightFormat* format) const {
-    for (const PackedLinear& linear : packed) {
-      if (linear.format == format) return &linear;
-    }
-    return nullptr;
-  }
-  // Adds it, or writes over what the table has for the format.
-  void put(const PackedLinear& linear) {
-    for (PackedLinear& there : packed) {
-      if (there.format == linear.format) {
-        there = linear;
-        return;
-      }
-    }
-    packed.push_back(linear);
   }
 
   // Computes a group of layers in fewer launches than layers. null: one after the other.

@@ -1,10 +1,12 @@
 #pragma once
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace recurve {
 
 class Stream;
+struct WeightFormat;
 
 // One op of a backend: the function, and the name of the implementation behind it for the start-up
 // table ("reference", "cpu/avx3").
@@ -27,6 +29,40 @@ struct Op {
   // kernel never meets what does not fit.
   std::function<std::string(const Args&)> cannot = {};
   void operator()(const Args& args, Stream& stream) const { run(args, stream); }
+};
+
+// An op that multiplies with a weight matrix, args.W, of any format: `run` is for F32 and BF16;
+// `packed` has the functions for other formats, one each.
+template <typename ArgsType>
+struct MatrixOp : Op<ArgsType> {
+  struct Packed {
+    const WeightFormat* format;
+    void (*run)(const ArgsType&, Stream&);
+    const char* implementation;
+  };
+  std::vector<Packed> packed;
+
+  void operator()(const ArgsType& args, Stream& stream) const {
+    if (args.W.format == nullptr) return this->run(args, stream);
+    find(args.W.format)->run(args, stream);
+  }
+  // Of that format: null if the backend has none, which loading asks before there is a matrix.
+  const Packed* find(const WeightFormat* format) const {
+    for (const Packed& one : packed) {
+      if (one.format == format) return &one;
+    }
+    return nullptr;
+  }
+  // Adds it, or writes over what the table has for the format.
+  void put(const Packed& one) {
+    for (Packed& there : packed) {
+      if (there.format == one.format) {
+        there = one;
+        return;
+      }
+    }
+    packed.push_back(one);
+  }
 };
 
 }  // namespace recurve

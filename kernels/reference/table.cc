@@ -10,7 +10,9 @@ Kernels table() {
   kernels.mlstm.bf16_state = kernels.gla.bf16_state = true;
   kernels.ssd.bf16_state = kernels.selective_scan.bf16_state = true;
   for (const WeightFormat* format : kWeightFormats) {
-    if (format->packed()) kernels.linear.put({format, kernels.linear.run, "reference"});
+    if (!format->packed()) continue;
+    kernels.linear.put({format, kernels.linear.run, "reference"});
+    kernels.expert_linear.put({format, kernels.expert_linear.run, "reference"});
   }
   kernels.rwkv7.bf16_state = kernels.delta_rule.bf16_state = true;
   return kernels;

@@ -43,6 +43,8 @@ void run(const RgLruArgs& args, Stream& stream);
 void run(const RingAttentionArgs& args, Stream& stream);
 void run(const AppendArgs& args, Stream& stream);
 void run(const PagedAttentionArgs& args, Stream& stream);
+void run(const RouterArgs& args, Stream& stream);
+void run(const ExpertLinearArgs& args, Stream& stream);
 
 // Writes into a table all that it lists.
 template <typename Table>

@@ -26,7 +26,7 @@ void check_format(const Backend& backend, const WeightFormat& format) {
   const LinearOp& linear = backend.kernels().linear;
   if (!format.packed() || linear.find(&format) != nullptr) return;
   std::string others = "f32, bf16";
-  for (const PackedLinear& one : linear.packed) others += fmt::format(", {}", one.format->name);
+  for (const LinearOp::Packed& one : linear.packed) others += fmt::format(", {}", one.format->name);
   throw MissingFormat(
       fmt::format("backend '{}' cannot take weights in {}: it has linear layers for {}; choose one "
                   "with --weights, or use the device cpu",
@@ -41,6 +41,17 @@ const WeightFormat& chosen(const WeightChoice& choice, const std::vector<StoredM
     }
   }
   return *choice.format;
+}
+
+// The pieces of a part in the order of the matrix, with their rows. Random ones have none.
+std::vector<std::pair<StoredMatrix, int64_t>> ordered(const LinearWeights::Part& part,
+                                                      const StoredMatrix& stored) {
+  if (part.order.empty() || stored.values.generated) return {{stored, part.rows}};
+  std::vector<std::pair<StoredMatrix, int64_t>> pieces;
+  for (const auto& [first, count] : part.order) {
+    pieces.emplace_back(rows_of(stored, first, count), count);
+  }
+  return pieces;
 }
 
 }  // namespace
@@ -76,7 +87,7 @@ LinearWeights LinearWeights::load(Backend& backend, Checkpoint& checkpoint,
   bool any_bias = false;
   int64_t N = 0;
   for (const Part& part : parts) {
-    weights.push_back(checkpoint.take_matrix(part.name, part.rows, K));
+    weights.push_back(checkpoint.take_matrix(part.name, part.rows, K, part.shape));
     biases.push_back(part.bias.empty() ? TensorView{} : checkpoint.take(part.bias, {part.rows}));
     any_bias = any_bias || !part.bias.empty();
     N += part.rows;
@@ -98,13 +109,15 @@ LinearWeights LinearWeights::load(Backend& backend, Checkpoint& checkpoint,
   if (any_bias) result.bias_ = backend.allocate(static_cast<size_t>(N) * sizeof(float));
   int64_t row = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
-    std::byte* const scales = row_scales > 0 ? result.scales_.data() + row * row_scales : nullptr;
-    checkpoint.copy_on_finish(weights[i], format, backend, result.data_.data() + row * row_bytes,
-                              scales);
     if (any_bias) {
       checkpoint.copy_on_finish(biases[i], DType::kF32, backend, result.bias_.as<float>() + row);
     }
-    row += parts[i].rows;
+    for (const auto& [from, count] : ordered(parts[i], weights[i])) {
+      std::byte* const scales = row_scales > 0 ? result.scales_.data() + row * row_scales : nullptr;
+      checkpoint.copy_on_finish(from, format, backend, result.data_.data() + row * row_bytes,
+                                scales);
+      row += count;
+    }
   }
   return result;
 }

@@ -21,7 +21,7 @@ struct OpCost {
   double bytes;
   Product product = {};
   const void* matrix = nullptr;  // the weights of an embedding or a product
-  double unread = 0;             // bytes of them that the call leaves alone
+  double unread = 0;             // bytes of them that the call leaves alone: rows, or experts
 };
 
 inline double bytes_of(const Matrix& m) {
@@ -215,6 +215,23 @@ inline OpCost cost_of(const PagedAttentionArgs& a, double stored) {
   const double rows = a.gate == nullptr ? 2 : 3;
   return {fmt::format("{}x{}x{}", a.H, a.HK, a.D),
           floats(a.seqs.rows, rows * a.H * a.D) + stored * 2 * width * bytes};
+}
+inline OpCost cost_of(const RouterArgs& a) {
+  return {fmt::format("{} of {}", a.top, a.E), floats(a.rows, a.E + 3.0 * a.top)};
+}
+// chosen: experts that have rows.
+inline OpCost cost_of(const ExpertLinearArgs& a, int64_t chosen) {
+  const auto N = static_cast<double>(a.outputs()), K = static_cast<double>(a.W.K);
+  const double pairs = 1.0 * a.rows * a.top, share = static_cast<double>(chosen) / a.E;
+  const bool gated = a.weight == nullptr;
+  const double x = floats(gated ? a.rows : pairs, K),
+               y = gated ? floats(pairs, N / 2) : floats(a.rows, 2 * N);
+  return {.shape = fmt::format("{} of {} x {}x{}{}", a.top, a.E, a.outputs(), a.W.K,
+                               gated ? " swiglu" : ""),
+          .bytes = share * bytes_of(a.W) + x + y,
+          .product = {.rows = int64_t{a.rows} * a.top, .N = a.outputs(), .K = a.W.K},
+          .matrix = a.W.data,
+          .unread = (1 - share) * bytes_of(a.W)};
 }
 inline OpCost cost_of(const TakeTokensArgs& a) { return {"", floats(a.num_seqs, 6)}; }
 inline OpCost cost_of(const SampleArgs& a) {

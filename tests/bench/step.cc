@@ -71,8 +71,9 @@ struct StepOptions {
   double seconds = 1;
 };
 
-// Of a step on the CPU: what its products compute, and what it leaves of its weights alone, as an
-// embedding of which it reads some rows and which is no head too.
+// Of a step on the CPU: what its products compute, and what it leaves of its weights alone, as
+// experts that no row goes to, and an embedding of which it reads some rows and which is no head
+// too.
 struct StepWork {
   double flops = 0, unread = 0;
 };
@@ -85,7 +86,8 @@ StepWork work_of(const std::vector<OpCall>& calls) {
     if (product.rows > 0) multiplied.insert(call.cost.matrix);
   }
   for (const OpCall& call : calls) {
-    if (!multiplied.contains(call.cost.matrix)) work.unread += call.cost.unread;
+    const bool product = call.cost.product.rows > 0;
+    if (product || !multiplied.contains(call.cost.matrix)) work.unread += call.cost.unread;
   }
   return work;
 }

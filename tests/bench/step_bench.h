@@ -23,7 +23,7 @@ struct ModelOptions {
   std::string config, model;
   bool random = false, bf16_state = false, f32_kv = false;
   std::string device = "cpu", weights = "auto", head_weights;
-  int threads = 0;
+  int threads = 0, layers = 0;
   ActivationType activations = ActivationType::kF32;
 
   std::unique_ptr<Backend> backend() const { return make_backend(device, threads, activations); }
@@ -32,11 +32,19 @@ struct ModelOptions {
     throw std::runtime_error(command + ": say --model DIR, or --config FILE with --random");
   }
   std::unique_ptr<const Model> load(Backend& backend) const {
-    Checkpoint checkpoint = random ? Checkpoint::random_from(config, 1) : Checkpoint::open(model);
+    Checkpoint checkpoint = random ? random_weights() : Checkpoint::open(model);
     return load_model(checkpoint, backend,
                       {.weights = WeightFormats::named(weights, head_weights),
                        .state = bf16_state ? DType::kBF16 : DType::kF32,
                        .kv = f32_kv ? DType::kF32 : DType::kBF16});
+  }
+
+ private:
+  Checkpoint random_weights() const {
+    const Checkpoint whole = Checkpoint::random_from(config, 1);
+    nlohmann::json values = whole.config();
+    if (layers > 0) values["num_hidden_layers"] = layers;
+    return Checkpoint::random(values, 1, whole.config_file());
   }
 };
 
@@ -53,6 +61,8 @@ inline void add_model_options(CLI::App& command, ModelOptions& options) {
   command.add_option("--model", options.model, "Checkpoint directory");
   command.add_option("--config", options.config, "Use this config.json with random weights");
   command.add_flag("--random", options.random, "Use random weights for --config");
+  command.add_option("--layers", options.layers,
+                     "Layers of the model with random weights; 0: as many as its config has");
   command.add_option("--device", options.device, "cpu, cuda:N or reference")->capture_default_str();
   command.add_option("--threads", options.threads,
                      "Threads of the CPU backend; 0: one for each core");

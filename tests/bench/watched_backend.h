@@ -72,6 +72,8 @@ class WatchedBackend : public Backend {
     static OpCost cost(const Args& args, Stream& stream) {
       if constexpr (std::is_same_v<Args, PagedAttentionArgs>) {
         return cost_of(args, stored_tokens(args, stream));
+      } else if constexpr (std::is_same_v<Args, ExpertLinearArgs>) {
+        return cost_of(args, chosen_experts(args, stream));
       } else {
         return cost_of(args);
       }
@@ -91,8 +93,8 @@ class WatchedBackend : public Backend {
     op.run = Watched<OpType>::run;
     if constexpr (requires { op.packed; }) {  // of every format: the op that is watched finds them
       for (auto& linear : op.packed) linear.run = Watched<OpType>::run;
-      op.run_group = nullptr;  // each layer of a group is a call
     }
+    if constexpr (requires { op.run_group; }) op.run_group = nullptr;  // each layer is a call
   }
   static Kernels watched(Kernels kernels) {
     Kernels::for_each_op([&](const char* name, auto member) { watch(name, kernels.*member); });
@@ -116,6 +118,17 @@ class WatchedBackend : public Backend {
       tokens += position[static_cast<size_t>(begin[seq + 1]) - 1] + 1;
     }
     return tokens;
+  }
+
+  // That have rows.
+  static int64_t chosen_experts(const ExpertLinearArgs& args, Stream& stream) {
+    if (args.begin == nullptr) return 1;
+    std::vector<int32_t> begin(static_cast<size_t>(args.E) + 1);
+    device_->download(begin.data(), args.begin, begin.size() * sizeof(int32_t), stream);
+    stream.wait();
+    int64_t chosen = 0;
+    for (size_t e = 0; e + 1 < begin.size(); ++e) chosen += begin[e] != begin[e + 1];
+    return chosen;
   }
 
   std::byte* take_memory(size_t bytes) override {

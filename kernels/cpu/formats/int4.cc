@@ -83,8 +83,8 @@ namespace recurve::cpu {
 
 HWY_EXPORT(int4_linear_products);
 
-void run_int4(const LinearArgs& args, Stream& stream) {
-  linear_with(HWY_DYNAMIC_DISPATCH(int4_linear_products)(args), args, stream);
+LinearProducts choose_int4(const LinearArgs& args) {
+  return HWY_DYNAMIC_DISPATCH(int4_linear_products)(args);
 }
 
 }  // namespace recurve::cpu

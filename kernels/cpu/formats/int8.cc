@@ -47,8 +47,8 @@ namespace recurve::cpu {
 
 HWY_EXPORT(int8_linear_products);
 
-void run_int8(const LinearArgs& args, Stream& stream) {
-  linear_with(HWY_DYNAMIC_DISPATCH(int8_linear_products)(args), args, stream);
+LinearProducts choose_int8(const LinearArgs& args) {
+  return HWY_DYNAMIC_DISPATCH(int8_linear_products)(args);
 }
 
 }  // namespace recurve::cpu

@@ -5,9 +5,9 @@
 
 namespace recurve::cpu {
 
-void put_formats(LinearOp& linear, const char* implementation) {
-  linear.put({&kInt8Weights, run_int8, implementation});
-  linear.put({&kInt4Weights, run_int4, implementation});
+void put_formats(Kernels& kernels, const char* implementation) {
+  put_format<choose_int8>(kernels, kInt8Weights, implementation);
+  put_format<choose_int4>(kernels, kInt4Weights, implementation);
 }
 
 }  // namespace recurve::cpu

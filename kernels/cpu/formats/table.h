@@ -1,13 +1,27 @@
 #pragma once
+#include "kernels/cpu/linear/linear.h"
 #include "kernels/kernels.h"
 
-// Linear layers of the weight formats that have their own implementation here.
+// Products with the weight formats that have their own implementation here.
 namespace recurve::cpu {
 
-void run_int8(const LinearArgs& args, Stream& stream);
-void run_int4(const LinearArgs& args, Stream& stream);
+LinearProducts choose_int8(const LinearArgs& args);
+LinearProducts choose_int4(const LinearArgs& args);
 
-// Writes them over those of the table.
-void put_formats(LinearOp& linear, const char* implementation);
+// Writes the ops that multiply with a format so over those of the table.
+template <ChooseProducts CHOOSE>
+void put_format(Kernels& kernels, const WeightFormat& format, const char* implementation) {
+  kernels.linear.put(
+      {&format,
+       [](const LinearArgs& args, Stream& stream) { linear_with(CHOOSE(args), args, stream); },
+       implementation});
+  kernels.expert_linear.put(
+      {&format,
+       [](const ExpertLinearArgs& args, Stream& stream) { experts_with(CHOOSE, args, stream); },
+       implementation});
+}
+
+// All of these formats.
+void put_formats(Kernels& kernels, const char* implementation);
 
 }  // namespace recurve::cpu

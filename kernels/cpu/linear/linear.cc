@@ -177,5 +177,12 @@ void run(const LinearArgs& args, Stream& stream) {
   linear_with(HWY_DYNAMIC_DISPATCH(linear_products)(args), args, stream);
 }
 
+void run(const ExpertLinearArgs& args, Stream& stream) {
+  CHECK(args.W.dtype == DType::kBF16 || args.W.dtype == DType::kF32);
+  experts_with(
+      [](const LinearArgs& of_expert) { return HWY_DYNAMIC_DISPATCH(linear_products)(of_expert); },
+      args, stream);
+}
+
 }  // namespace recurve::cpu
 #endif  // HWY_ONCE

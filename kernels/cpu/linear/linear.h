@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "kernels/ops/expert_linear.h"
 #include "kernels/ops/linear.h"
 
 namespace recurve::cpu {
@@ -29,10 +30,14 @@ struct LinearProducts {
   void (*round)(const float* x, int64_t K, int64_t rows, std::byte* to) = nullptr;
 };
 
-using LinearRun = void (*)(const LinearArgs& args, Stream& stream);
+// How a layer of these rows and weights multiplies: of a row the same bits, whatever it gives.
+using ChooseProducts = LinearProducts (*)(const LinearArgs& args);
 
 // The linear op: norm, products shared among the threads, gate and cap.
 void linear_with(const LinearProducts& products, const LinearArgs& args, Stream& stream);
+
+// The op expert_linear: products of each expert's rows with its matrix, shared among the threads.
+void experts_with(ChooseProducts choose, const ExpertLinearArgs& args, Stream& stream);
 
 // sum + bias + residual, for `count` outputs of a row from output n on.
 inline void finish_outputs(const LinearArgs& a, int64_t row, int64_t n, int64_t count,

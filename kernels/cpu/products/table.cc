@@ -10,15 +10,24 @@
 namespace recurve::cpu {
 namespace {
 
-// Of weights in bf16; others have the layers of the table.
 template <const LinearProducts* (*PRODUCTS)()>
-void multiply(const LinearArgs& args, Stream& stream) {
-  if (args.W.dtype != DType::kBF16) return run(args, stream);
-  linear_with(*PRODUCTS(), args, stream);
+LinearProducts choose(const LinearArgs&) {
+  return *PRODUCTS();
 }
+
+// Writes these products with weights in bf16 over those of the table; with fp32 it has them as
+// before.
 template <const LinearProducts* (*PRODUCTS)()>
-void multiply_packed(const LinearArgs& args, Stream& stream) {
-  linear_with(*PRODUCTS(), args, stream);
+void put_bf16(Kernels& kernels, const char* implementation) {
+  kernels.linear.run = [](const LinearArgs& args, Stream& stream) {
+    if (args.W.dtype != DType::kBF16) return run(args, stream);
+    linear_with(*PRODUCTS(), args, stream);
+  };
+  kernels.expert_linear.run = [](const ExpertLinearArgs& args, Stream& stream) {
+    if (args.W.dtype != DType::kBF16) return run(args, stream);
+    experts_with(choose<PRODUCTS>, args, stream);
+  };
+  kernels.linear.implementation = kernels.expert_linear.implementation = implementation;
 }
 
 bool is_amd() {
@@ -55,21 +64,17 @@ ProductChoice choose_products(const ProcessorTraits& processor, ActivationType n
 }
 
 std::string put_products(Kernels& kernels, ActivationType narrowest) {
-  LinearOp& linear = kernels.linear;
   const ProductChoice choice = choose_products(this_processor(), narrowest);
   if (choice.amx) {
-    linear.run = multiply<amx_f32_products>;
-    linear.implementation = "cpu/amx";
-    linear.put({&kInt8Weights, multiply_packed<amx_int8_products>, "cpu/amx"});
-    linear.put({&kInt4Weights, multiply_packed<amx_int4_products>, "cpu/amx"});
+    put_bf16<amx_f32_products>(kernels, "cpu/amx");
+    put_format<choose<amx_int8_products>>(kernels, kInt8Weights, "cpu/amx");
+    put_format<choose<amx_int4_products>>(kernels, kInt4Weights, "cpu/amx");
   }
-  if (choice.bf16) {
-    linear.run = choice.amx ? multiply<amx_bf16_products> : multiply<bf16_products>;
-    linear.implementation = choice.amx ? "cpu/amx_bf16" : "cpu/avx512_bf16";
-  }
+  if (choice.bf16 && choice.amx) put_bf16<amx_bf16_products>(kernels, "cpu/amx_bf16");
+  if (choice.bf16 && !choice.amx) put_bf16<bf16_products>(kernels, "cpu/avx512_bf16");
   if (choice.int8) {
-    linear.put({&kInt8Weights, multiply_packed<int8_products>, "cpu/avx512_vnni"});
-    linear.put({&kInt4Weights, multiply_packed<int4_products>, "cpu/avx512_vnni"});
+    put_format<choose<int8_products>>(kernels, kInt8Weights, "cpu/avx512_vnni");
+    put_format<choose<int4_products>>(kernels, kInt4Weights, "cpu/avx512_vnni");
   }
   return choice.types;
 }

@@ -179,6 +179,13 @@ inline std::string text_of(const PagedAttentionArgs& a) {
   return values_text(a.seqs, a.H, a.HK, a.D, a.scale, a.q_stride, a.q, a.position, a.keys, a.values,
                      a.o, a.gate, a.gate_stride, a.gate_head_stride, a.q_head_stride);
 }
+inline std::string text_of(const RouterArgs& a) {
+  return values_text(a.rows, a.E, a.top, a.scores, a.renormalised, a.scale, a.groups, a.top_groups,
+                     a.stride, a.logits, a.correction, a.expert, a.weight, a.begin, a.pair);
+}
+inline std::string text_of(const ExpertLinearArgs& a) {
+  return values_text(a.rows, a.top, a.E, a.W, a.begin, a.pair, a.weight, a.x, a.y);
+}
 inline std::string text_of(const FeatureMapArgs& a) {
   return values_text(a.rows, a.H, a.D, a.map, a.sum_eps, a.x_stride, a.x, a.y);
 }
