@@ -1,4 +1,4 @@
-"""Golden checkpoints of Granite 4.0 H without experts, computed by transformers' GraniteMoeHybridForCausalLM in fp64.
+"""Golden checkpoints of Granite 4.0 H, computed by transformers' GraniteMoeHybridForCausalLM in fp64.
 
 Run: python -m weights_tools.golden_granite_hybrid OUT [CASE...], in the environment of
 tests/golden/delta_net/requirements.txt without mamba-ssm and causal-conv1d, whose kernels need a GPU.
@@ -72,8 +72,41 @@ CASES = {
         },
         102,
     ),
+    # Three experts, two of them a token, of a width that is no multiple of anything.
+    "granite_hybrid/experts": (
+        {
+            **_BASE,
+            "hidden_size": 24,
+            "num_hidden_layers": 3,
+            "layer_types": ["mamba", "attention", "mamba"],
+            "intermediate_size": 7,
+            "shared_intermediate_size": 10,
+            "num_local_experts": 3,
+            "num_experts_per_tok": 2,
+            "num_attention_heads": 3,
+            "num_key_value_heads": 1,
+            "mamba_d_state": 8,
+            "mamba_d_head": 8,
+            "vocab_size": 29,
+        },
+        104,
+    ),
     "granite_hybrid/bf16": ({**_BASE, "torch_dtype": "bfloat16", "num_key_value_heads": 4}, 103),
 }
+
+
+# Of tensors, in files and in transformers' modules.
+NAMES = {
+    "moe.router.layer.weight": "moe.router.weight",
+    "moe.input_linear.weight": "moe.experts.gate_up_proj",
+    "moe.output_linear.weight": "moe.experts.down_proj",
+}
+
+
+def renamed(tensors):
+    for old, new in NAMES.items():
+        tensors = {name.replace(old, new): tensor for name, tensor in tensors.items()}
+    return tensors
 
 
 def by_transformers(values, c, tensors, seed, dtype, rows):
@@ -83,7 +116,7 @@ def by_transformers(values, c, tensors, seed, dtype, rows):
     wanted = {k: v for k, v in values.items() if k not in skipped}
     if wanted["position_embedding_type"] == "nope":
         wanted["position_embedding_type"] = None
-    model = golden_hybrid.load(GraniteMoeHybridForCausalLM, GraniteMoeHybridConfig(**wanted), tensors, dtype)
+    model = golden_hybrid.load(GraniteMoeHybridForCausalLM, GraniteMoeHybridConfig(**wanted), renamed(tensors), dtype)
 
     def state_of(layers):
         mamba = [layers[i] for i in range(c.layers) if not c.attends(i)]

@@ -5,6 +5,7 @@ import contextlib
 
 import numpy as np
 
+from weights_tools import families
 from weights_tools import golden_cases as cases
 
 
@@ -29,11 +30,11 @@ def random_weights(shapes, seed, norm_mean):
     return {name: value.astype(np.float32) for name, value in out.items()}
 
 
-def drawn(family, case, norm_mean=lambda name: 1):
+def drawn(family, case, norm_mean=lambda name: 1, config=None):
     """The weights of a case, as its file has them: name -> Tensor. case: config.json and a seed. norm_mean: name of the
-    weights of a norm -> about what they are."""
+    weights of a norm -> about what they are. config: where it is not that of the config.json alone."""
     values, seed = case
-    shapes = family.tensor_shapes(family.config_from_dict(values))
+    shapes = family.tensor_shapes(config or family.config_from_dict(values))
     return cases.stored(random_weights(shapes, seed, norm_mean), values)
 
 
@@ -41,7 +42,7 @@ def load(model_class, config, tensors, dtype):
     """The model in evaluation, its head tied where the config says so."""
     import torch
 
-    config._attn_implementation = "eager"
+    config._attn_implementation = config._experts_implementation = "eager"
     model = model_class(config).to(dtype).eval()
     weights = {n: torch.from_numpy(t.float32()).to(dtype) for n, t in tensors.items()}
     missing = model.load_state_dict(weights, strict=False)
@@ -118,7 +119,7 @@ def make(family, case, tensors, folder, by_transformers, equations_within=1e-12)
     import torch
 
     values, seed = case
-    config = family.config_from_dict(values)
+    _, config = families.config_of(values, tensors)
     equations = [(t, *family.run(config, tensors, t)) for t in cases.sequences(config.vocab, seed)]
     with torch.no_grad():
         fp32 = by_transformers(values, config, tensors, seed, torch.float32, None)

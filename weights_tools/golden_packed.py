@@ -26,6 +26,8 @@ SOURCES = {
     "mamba2": "bf16",
     "nemotron_h": "bf16",
     "qwen3_5": "bf16",
+    "qwen3_5_moe": "bf16",
+    "qwen3_next": "bf16",
     "recurrent_gemma": "bf16",
     "rnn": "bf16",
     "rwkv7": "bf16",

@@ -1,7 +1,7 @@
 """Prints the properties of a checkpoint and the cost of serving it. Needs numpy only.
 
-Decode floor: a step reads the weights in bf16 (all but an embedding that is not the head) and reads
-and writes the state of each session, fp32 (--state bf16: its matrices in bf16), convolution windows
+Decode floor: a step reads the weights in bf16 (all but an embedding that is not the head, and experts that no
+session's token goes to, where they go to all evenly) and reads and writes the state of each session, fp32 (--state bf16: its matrices in bf16), convolution windows
 bf16; or its FLOPs, where they take
 longer. Prefill floor: the FLOPs of a token's weights, head left out, and of its mixer in chunks of 64,
 full squares counted; a prompt, however short, takes as long as the weights take to be read.
@@ -63,9 +63,13 @@ def summary(path, bandwidth=4300.0, flops=790.0, batches=BATCHES, state="f32"):
     family, config = families.config_of(values, tensors)
     config, tensors, head = families.find_head(family, config, tensors)
     state_bytes = family.state_bytes(config, STATES[state])
+    active = family.parameters(config)
+    if hasattr(family, "idle_parameters"):
+        active -= round(family.idle_parameters(config, 1))
     out = {
         "family": families.type_of(values),
         "parameters": family.parameters(config),
+        "active_parameters": active,
         "weight_bytes_bf16": 2 * family.parameters(config),
         "state_bytes_per_session": state_bytes,
         "decode_floor": [
@@ -84,16 +88,16 @@ def summary(path, bandwidth=4300.0, flops=790.0, batches=BATCHES, state="f32"):
 
 
 def decode_floor(family, config, state_bytes, bandwidth, flops, batch):
-    weights = family.decode_weight_bytes(config)
+    weights = 2 * families.weights_of_step(family, config, batch)
     memory = (weights + 2 * state_bytes * batch) / (bandwidth * 1e9)
-    products = batch * 2 * family.decode_weight_bytes(config, 1) / (flops * 1e12)
+    products = batch * 2 * families.weights_of_step(family, config, 1) / (flops * 1e12)
     seconds = max(memory, products)
     return {"batch": batch, "us": seconds * 1e6, "tokens_per_second": batch / seconds}
 
 
 def prefill_floor(family, config, bandwidth, flops):
     seconds = families.prefill_flops(family, config, CHUNK) / (flops * 1e12)
-    least = family.decode_weight_bytes(config) / (bandwidth * 1e9)
+    least = 2 * families.weights_of_step(family, config, 1) / (bandwidth * 1e9)
     return {"us_per_token": seconds * 1e6, "tokens_per_second": 1 / seconds, "least_us": least * 1e6}
 
 
@@ -117,7 +121,7 @@ def main(options):
 def print_table(out, options):
     rows = [
         ("family", out["family"]),
-        ("parameters", f"{out['parameters']:,}"),
+        ("parameters", parameters_line(out)),
         ("weights in bf16", f"{out['weight_bytes_bf16']:,} B"),
         ("state per session", f"{out['state_bytes_per_session']:,} B"),
     ]
@@ -139,6 +143,12 @@ def print_table(out, options):
         rows.append(("tensors", "; ".join(out["problems"]) or "all there, of the right shapes"))
     for name, value in rows:
         print(f"{name:18} {value}")
+
+
+def parameters_line(out):
+    """With those that a token is multiplied with, where they are not all."""
+    active = out["active_parameters"]
+    return f"{out['parameters']:,}" + (f", {active:,} active" if active < out["parameters"] else "")
 
 
 def duration(us):

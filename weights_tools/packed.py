@@ -1,5 +1,7 @@
 """Matrices that a checkpoint holds packed, as weights_tools.quantize writes them, read back."""
 
+import math
+
 import numpy as np
 
 from weights_tools import safetensors_io as st
@@ -38,7 +40,7 @@ def unpacked(tensors, shapes):
         of = parts(name)
         if of is not None:
             scales = tensors[name + ".scales"].array
-            out[of[0]] = st.tensor(unpack(of[1], tensor.array, scales, shapes[of[0]][1]))
+            out[of[0]] = st.tensor(unpack(of[1], tensor.array, scales, shapes[of[0]][-1]).reshape(shapes[of[0]]))
         elif not is_scales(name):
             out[name] = tensor
     return out
@@ -62,4 +64,4 @@ def fits(tensor, shape):
     """Whether a tensor of logical() is one of this shape."""
     if tensor.dtype not in COLUMNS_PER_BYTE:
         return tensor.shape == shape
-    return tensor.shape == (shape[0], -(-shape[1] // GROUP) * GROUP)
+    return tensor.shape == (math.prod(shape[:-1]), -(-shape[-1] // GROUP) * GROUP)

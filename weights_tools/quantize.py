@@ -4,6 +4,8 @@ Reads a directory that the server reads, and writes another: config.json and the
 are, and safetensors in which each matrix of a linear layer, (N, K), is stored packed. K is filled up with
 zeros to a multiple of 64, and 64 columns of a row, a group, share a scale s and, in int4, a minimum m:
 
+The matrices of experts that are one tensor, (E, N, K), are stored as one of E N rows.
+
   NAME.int8         I8 [N, K]            w = s q, q from -127 to 127
   NAME.int8.scales  BF16 [N, K / 64]     s
   NAME.int4         U8 [N, K / 2]        w = s q + m, q from 0 to 15. A group is 16 little-endian words of 16
@@ -16,6 +18,7 @@ of ops other than linear layers are not changed. There is no calibration: the bi
 """
 
 import json
+import math
 import pathlib
 import shutil
 
@@ -82,7 +85,9 @@ def quantized(tensors, family, weights, head):
 
 def form_of(name, shape, family, weights, head):
     other_ops = getattr(family, "OTHER_OPS", ())
-    if len(shape) != 2 or not name.rpartition(".")[2].startswith("weight"):
+    of_experts = len(shape) == 3 and any(part in name for part in getattr(family, "EXPERTS", ()))
+    is_matrix = len(shape) == 2 and name.rpartition(".")[2].startswith("weight")
+    if not of_experts and not is_matrix:
         return "none"
     if any(part in name for part in ("norm", *other_ops)):
         return "none"
@@ -94,7 +99,7 @@ class Packed:
 
     def __init__(self, source, form):
         self.source, self.pack = source, PACK[form]
-        self.rows, self.columns = source.shape
+        self.rows, self.columns = math.prod(source.shape[:-1]), source.shape[-1]
         self.groups = -(-self.columns // GROUP)
         self.form, self.scale_pieces = form, None
 

@@ -19,7 +19,7 @@ inline constexpr Family kFamilies[] = {
     {{"rwkv7"}, load_rwkv7},
     {{"delta_net", "gated_deltanet"}, load_delta_net},
     {{"recurrent_gemma"}, load_recurrent_gemma},
-    {{"qwen3_5", "qwen3_5_text"}, load_qwen3_5},
+    {{"qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next"}, load_qwen3_5},
     {{"granitemoehybrid"}, load_granite_hybrid},
     {{"nemotron_h"}, load_nemotron_h},
     {{"falcon_h1"}, load_falcon_h1},
@@ -31,21 +31,17 @@ struct Incomplete {
   std::string_view missing;
 };
 
-inline constexpr std::string_view kNeedsExperts =
-    "its gated delta rule and attention are here, but not experts";
-
 inline constexpr Incomplete kIncomplete[] = {
-    {"qwen3_5_moe", kNeedsExperts},
-    {"qwen3_5_moe_text", kNeedsExperts},
-    {"qwen3_next", kNeedsExperts},
     {"bamba", "its Mamba-2 and attention are here, but not their combination in its layers"},
-    {"jamba", "its Mamba and attention are here, but not experts"},
+    {"jamba", "its Mamba, attention and experts are here, but not their combination in its layers"},
     {"lfm2", "its attention is here, but not its gated short convolutions"},
     {"zamba2", "its Mamba-2 is here, but not attention that layers share"},
     {"olmo_hybrid",
      "its gated delta rule and attention are here, but not its norms after attention"},
     {"kimi_linear",
-     "its delta rule with decays of channels is here, but neither latent attention nor experts"},
+     "its delta rule with decays of channels and experts are here, but neither latent attention "
+     "nor "
+     "low-rank gates"},
     {"kda", "its delta rule with decays of channels is here, but not its low-rank gates"},
     {"rwkv", "of RWKV there is version 7; versions 4 to 6 have other recurrences"},
     {"rwkv5", "of RWKV there is version 7; versions 4 to 6 have other recurrences"},

@@ -1,6 +1,7 @@
-// Granite 4.0 H without experts (model_type "granitemoehybrid" with num_local_experts 0): blocks of
-// Mamba-2 or of attention over all of a session, each with a gated feed-forward layer. Source:
-// transformers' modeling_granitemoehybrid.py.
+// Granite 4.0 H (model_type "granitemoehybrid"): blocks of Mamba-2 or of attention over all of a
+// session, each with a gated feed-forward layer, which is the shared expert where there are others.
+// Source: transformers' modeling_granitemoehybrid.py. It takes the softmax of the logits of the
+// chosen experts, which are the shares of all, divided by the sum of those of the chosen.
 //
 // What a block adds is multiplied with residual_multiplier m there. Here the residual stream is
 // divided by m instead: every reader norms it, and RMSNorm(x / m) with eps / m^2 is RMSNorm(x). So
@@ -92,15 +93,34 @@ AttentionConfig read_attention(ConfigReader& read, const nlohmann::json& config,
   return a;
 }
 
+// The layers, and the widths of what stands between attention and mixers.
+void read_feed_forward(ConfigReader& read, const nlohmann::json& config, Config& c) {
+  const std::vector<bool> attends = read_layers(read, config);
+  const int64_t width = read.optional_int("shared_intermediate_size", 1024, 1, 1 << 20);
+  const int64_t E = read.optional_int("num_local_experts", 8, 0, 1 << 16);
+  c.layers = with_feed_forward(attends, std::vector<bool>(attends.size(), E > 0));
+  if (E == 0) {
+    read.ignore({"intermediate_size", "num_experts_per_tok"});
+    c.F = width;
+    return;
+  }
+  c.experts = {.D = c.D,
+               .E = E,
+               .top = read.optional_int("num_experts_per_tok", 2, 1, 1024),
+               .F = read.optional_int("intermediate_size", 11008, 1, 1 << 20),
+               .shared = width,
+               .eps = c.eps};
+  if (c.experts.top > E) {
+    read.fail("num_experts_per_tok", fmt::format("at most num_local_experts {}", E),
+              std::to_string(c.experts.top));
+  }
+}
+
 Config read_config(const Checkpoint& checkpoint) {
   const nlohmann::json& config = checkpoint.config();
   ConfigReader read(config, checkpoint.config_file());
   Config c{};
-  if (const int64_t experts = read.optional_int("num_local_experts", 8, 0, 1 << 20); experts > 0) {
-    read.fail("num_local_experts", "0, as experts are not supported yet", std::to_string(experts));
-  }
   c.D = read.required_int("hidden_size", 1, 1 << 20);
-  c.F = read.optional_int("shared_intermediate_size", 1024, 1, 1 << 20);
   c.vocab = read.required_int("vocab_size", 1, 1 << 24);
   const double eps = read.optional_number("rms_norm_eps", 1e-6, 0, 1);
   const double m = read.optional_number("residual_multiplier", 1, 1e-6, 1e6);
@@ -109,15 +129,14 @@ Config read_config(const Checkpoint& checkpoint) {
       static_cast<float>(read.optional_number("embedding_multiplier", 1, 1e-6, 1e6) / m);
   c.logits_scale = static_cast<float>(read.optional_number("logits_scaling", 1, 1e-6, 1e6));
   c.tied = read.boolean("tie_word_embeddings", false);
-  c.layers = with_feed_forward(read_layers(read, config));
+  read_feed_forward(read, config, c);
   c.mixer = read_mamba(read, config, c, static_cast<float>(eps));
   c.attention = read_attention(read, config, c);
   c.most_tokens = read.optional_int("max_position_embeddings", 2048, 1, 1 << 30);
   read.string_one_of("hidden_act", "silu", {"silu"});
   read.must_be("normalization_function", "rmsnorm");
-  // Of training and of experts, of which there are none.
-  read.ignore({"attention_dropout", "intermediate_size", "num_experts_per_tok",
-               "output_router_logits", "router_aux_loss_coef", "init_method"});
+  // Of training.
+  read.ignore({"attention_dropout", "output_router_logits", "router_aux_loss_coef", "init_method"});
   read.finish();
   return c;
 }
@@ -142,6 +161,17 @@ Weights load_layer(const Config& c, HybridKind kind, Checkpoint& checkpoint, Bac
     return layer;
   }
   const std::string mlp = prefix + "shared_mlp.";
+  if (kind == HybridKind::kExperts) {
+    const std::string moe = prefix + "block_sparse_moe.";
+    layer.experts = load_experts(c.experts, checkpoint, backend,
+                                 {.router = moe + "router.layer.weight",
+                                  .up = moe + "input_linear.weight",
+                                  .down = moe + "output_linear.weight",
+                                  .shared_up = {mlp + "input_linear.weight"},
+                                  .shared_down = mlp + "output_linear.weight"},
+                                 norm("post_attention_layernorm.weight"), formats);
+    return layer;
+  }
   layer.ffn = {
       .norm = norm("post_attention_layernorm.weight"),
       .up = LinearWeights::load(backend, checkpoint, {{mlp + "input_linear.weight", 2 * c.F}}, c.D,

@@ -23,7 +23,8 @@ namespace {
 constexpr const char* kName = "nemotron_h";
 // The grid of prompts; chunk_size is that of the kernel the model was trained with.
 constexpr int kChunk = 64;
-constexpr const char* kKinds = "\"mamba\", \"attention\" or \"mlp\", as experts are not supported";
+constexpr const char* kKinds =
+    "\"mamba\", \"attention\" or \"mlp\", as experts without a gate are not supported";
 
 struct Config : HybridConfig<SsdMixerConfig> {
   bool mlp_bias;

@@ -9,6 +9,7 @@
 
 #include "model/layers/attention.h"
 #include "model/layers/delta_mixer.h"
+#include "model/layers/experts.h"
 #include "model/layers/feed_forward.h"
 #include "model/layers/head.h"
 #include "model/layers/required_ops.h"
@@ -21,7 +22,7 @@ namespace recurve {
 
 // A layer reads the residual stream through its own norm and adds to it. kParallel: the mixer and
 // attention, of which each reads what was there before the other.
-enum class HybridKind { kMixer, kAttention, kParallel, kFeedForward };
+enum class HybridKind { kMixer, kAttention, kParallel, kFeedForward, kExperts };
 
 inline bool mixes(HybridKind kind) {
   return kind == HybridKind::kMixer || kind == HybridKind::kParallel;
@@ -35,13 +36,15 @@ struct HybridLayer {
   int block;  // of the checkpoint, from 0; a block is one layer or several
 };
 
-// The layers of blocks that are attention or the mixer, each followed by a feed-forward layer.
-inline std::vector<HybridLayer> with_feed_forward(const std::vector<bool>& attends) {
+// The layers of blocks that are attention or the mixer, each followed by a feed-forward layer or
+// one of experts.
+inline std::vector<HybridLayer> with_feed_forward(const std::vector<bool>& attends,
+                                                  const std::vector<bool>& has_experts) {
   std::vector<HybridLayer> layers;
   for (int b = 0; b < static_cast<int>(attends.size()); ++b) {
-    const bool attention = attends[static_cast<size_t>(b)];
-    layers.push_back({attention ? HybridKind::kAttention : HybridKind::kMixer, b});
-    layers.push_back({HybridKind::kFeedForward, b});
+    const auto block = static_cast<size_t>(b);
+    layers.push_back({attends[block] ? HybridKind::kAttention : HybridKind::kMixer, b});
+    layers.push_back({has_experts[block] ? HybridKind::kExperts : HybridKind::kFeedForward, b});
   }
   return layers;
 }
@@ -49,7 +52,8 @@ inline std::vector<HybridLayer> with_feed_forward(const std::vector<bool>& atten
 // A model of recurrent mixers, attention and feed-forward layers, in any order.
 template <typename MixerConfig>
 struct HybridConfig {
-  int64_t D, F, vocab;
+  int64_t D, vocab;
+  int64_t F;                  // width of feed-forward layers; 0: there are none
   float eps;                  // of norms of the residual stream
   float embedding_scale = 1;  // of tokens that enter it
   bool tied;
@@ -58,6 +62,7 @@ struct HybridConfig {
   int64_t most_tokens;              // of a session
   MixerConfig mixer;
   AttentionConfig attention;
+  ExpertsConfig experts = {};
 
   int64_t blocks() const { return layers.back().block + 1; }
   int64_t attention_layers() const {
@@ -68,7 +73,7 @@ struct HybridConfig {
   }
 };
 
-// The weights of a layer: of the three those of its kind. Where mixer and attention are in
+// The weights of a layer: of the four those of its kind. Where mixer and attention are in
 // parallel, their norms are one of the checkpoint, in two scales.
 template <typename MixerWeights>
 struct HybridWeights {
@@ -76,9 +81,11 @@ struct HybridWeights {
   MixerWeights mixer = {};
   AttentionWeights attention = {};
   FeedForward ffn = {};
+  ExpertsWeights experts = {};
 
   Residual::Reader reader() const {
     if (mixes(kind)) return mixer.reader();
+    if (kind == HybridKind::kExperts) return experts.reader();
     return kind == HybridKind::kAttention ? attention.reader() : ffn.reader();
   }
 };
@@ -150,7 +157,7 @@ class HybridModel : public Model {
       return Arena::bytes_for(static_cast<size_t>(count) * static_cast<size_t>(width));
     };
     size_t bytes = Residual::bytes_for(kernels_, limits.rows, c_.D, c_.parallel()) +
-                   bytes_for(limits.logits, c_.D);
+                   bytes_for(limits.logits, c_.D) + ExpertsScratch::bytes_for(c_.experts);
     for (const int64_t width : widths()) bytes += bytes_for(limits.rows, width);
     return bytes;
   }
@@ -169,6 +176,7 @@ class HybridModel : public Model {
     float* const hidden = a[a.size() - 2];
     float* const picked =
         arena.floats(static_cast<size_t>(batch.num_logits) * static_cast<size_t>(c_.D));
+    const ExpertsScratch of_experts = ExpertsScratch::of(c_.experts, a, arena);
     const AttentionScratch attending{a[0], a[1], a[2], a[3], position, frequency_.data()};
     const Head last{
         .norm = &tokens_.norm, .W = tokens_.head_matrix(), .eps = c_.eps, .soft_cap = 0};
@@ -182,6 +190,10 @@ class HybridModel : public Model {
       const Residual::Reader next = reader_after(layers_, i, last);
       if (layer.kind == HybridKind::kFeedForward) {
         feed_forward(layer.ffn, c_.eps, x, next, hidden, kernels_, stream);
+        continue;
+      }
+      if (layer.kind == HybridKind::kExperts) {
+        experts(c_.experts, layer.experts, rows, of_experts, x, next, kernels_, stream);
         continue;
       }
       if (layer.kind == HybridKind::kParallel) x.branch();
@@ -213,6 +225,7 @@ class HybridModel : public Model {
     c_.attention.kv = options.kv;
     check_mixer(c_.mixer, backend, family);
     check_attention(c_.attention, backend, family);
+    check_experts(c_.experts, backend, family);
     if (c_.embedding_scale != 1 || !c_.gated_ffn) require_ops(backend, family, {"activation"});
   }
 
@@ -237,12 +250,13 @@ class HybridModel : public Model {
       const bool one_norm = layer.kind == HybridKind::kParallel;  // of both, in two scales
       if (one_norm) tally.parameters -= c_.D;
       if (layer.kind == HybridKind::kFeedForward) add_to(tally, layer.ffn);
+      if (layer.kind == HybridKind::kExperts) add_to(tally, layer.experts);
     }
     info_.parameters = tally.parameters;
     info_.weight_bytes = tally.bytes;
     info_.description =
-        fmt::format("{} blocks, {} with attention, width {}, {}, feed-forward {}", c_.blocks(),
-                    c_.attention_layers(), c_.D, heads_in_words(c_.mixer), c_.F);
+        fmt::format("{} blocks, {} with attention, width {}, {}{}", c_.blocks(),
+                    c_.attention_layers(), c_.D, heads_in_words(c_.mixer), feed_forward_in_words());
     info_.head = tokens_.head_source;
     info_.vocab = c_.vocab;
     info_.chunk = c_.mixer.chunk;
@@ -263,12 +277,23 @@ class HybridModel : public Model {
     return 2 * static_cast<size_t>(mixers + c_.attention_layers());
   }
 
-  // Of scratch rows: of the mixer or of attention, then of the feed-forward layer, and positions.
+  std::string feed_forward_in_words() const {
+    std::string words = c_.F > 0 ? fmt::format(", feed-forward {}", c_.F) : "";
+    if (c_.experts.E == 0) return words;
+    words +=
+        fmt::format(", {} experts of {}, {} a token", c_.experts.E, c_.experts.F, c_.experts.top);
+    if (c_.experts.shared > 0) words += fmt::format(" and a shared one of {}", c_.experts.shared);
+    return words;
+  }
+
+  // Of scratch rows: of the mixer, of attention or of experts, then of the feed-forward layer, and
+  // positions.
   std::vector<int64_t> widths() const {
-    const std::vector<int64_t> mixer = scratch_widths(c_.mixer);
     std::vector<int64_t> widths = AttentionScratch::widths(c_.attention);
-    widths.resize(std::max(widths.size(), mixer.size()));
-    for (size_t i = 0; i < mixer.size(); ++i) widths[i] = std::max(widths[i], mixer[i]);
+    for (const auto& others : {scratch_widths(c_.mixer), ExpertsScratch::widths(c_.experts)}) {
+      widths.resize(std::max(widths.size(), others.size()));
+      for (size_t i = 0; i < others.size(); ++i) widths[i] = std::max(widths[i], others[i]);
+    }
     widths.push_back(FeedForward::hidden_width(c_.F, c_.gated_ffn));
     widths.push_back(1);
     return widths;

@@ -272,7 +272,8 @@ TensorView Checkpoint::take_found(Tensor& tensor, const std::vector<Shape>& shap
   return {};
 }
 
-StoredMatrix Checkpoint::take_matrix(const std::string& name, int64_t rows, int64_t K) {
+StoredMatrix Checkpoint::take_matrix(const std::string& name, int64_t rows, int64_t K,
+                                     const Shape& shape) {
   for (const WeightFormat* format : kWeightFormats) {
     const std::string packed = packed_name(name, *format);
     if (random_ || !format->packed() || lookup(name) != nullptr || lookup(packed) == nullptr) {
@@ -287,7 +288,12 @@ StoredMatrix Checkpoint::take_matrix(const std::string& name, int64_t rows, int6
     }
     return matrix;
   }
-  return {.values = take(name, {rows, K}), .K = K, .format = nullptr, .scales = {}};
+  StoredMatrix matrix{.values = take(name, shape.empty() ? Shape{rows, K} : shape),
+                      .K = K,
+                      .format = nullptr,
+                      .scales = {}};
+  if (matrix.values.present()) matrix.values.shape = {rows, K};
+  return matrix;
 }
 
 // A tensor of any type and shape that is so many rows of so many bytes.

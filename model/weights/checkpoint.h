@@ -70,8 +70,10 @@ class Checkpoint {
 
   // Takes a weight matrix: what take() does of (rows, K) or, where there is no tensor of that name
   // but one in a format of kernels/weight_formats.h, that: NAME.FORMAT, as many bytes as its rows
-  // take, with NAME.FORMAT.scales in addition where the format has scales.
-  StoredMatrix take_matrix(const std::string& name, int64_t rows, int64_t K);
+  // take, with NAME.FORMAT.scales in addition where the format has scales. shape: of a tensor of
+  // that name, whose last extent is K; empty: (rows, K).
+  StoredMatrix take_matrix(const std::string& name, int64_t rows, int64_t K,
+                           const Shape& shape = {});
 
   // These may be there untaken, e.g. "lm_head.weight" with tied embeddings.
   void allow_extra(const std::vector<std::string>& names);

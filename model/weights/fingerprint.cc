@@ -35,7 +35,7 @@ std::string fingerprint_of(std::span<const std::string> texts) {
 }
 
 std::span<Hash128> TensorHashes::add(const TensorView& view) {
-  if (left_out_) return {};
+  if (left_out_ || view.some_rows) return {};
   const auto [entry, is_new] = entries_.try_emplace(std::string(view.name));
   if (!is_new) return {};
   entry->second.type_and_shape = type_and_shape(view);

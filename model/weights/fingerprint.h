@@ -25,7 +25,7 @@ class TensorHashes {
   static constexpr size_t kBlock = size_t{4} << 20;
 
   // Where the hashes of the tensor's blocks go, in order; stays where it is. Empty if they are
-  // there already: a tensor that is read twice is hashed once.
+  // there already: a tensor that is read twice is hashed once. Empty for some rows of one.
   std::span<Hash128> add(const TensorView& view);
 
   // From now on no tensor is added: add() gives nothing.

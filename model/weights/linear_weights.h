@@ -44,12 +44,18 @@ struct WeightFormats {
 // fuses matrices by name, so that the order in the file never matters.
 class LinearWeights {
  public:
+  struct Rows {
+    int64_t first, count;
+  };
   struct Part {
     Part(std::string weight_name, int64_t row_count, std::string bias_name = {})
         : name(std::move(weight_name)), rows(row_count), bias(std::move(bias_name)) {}
     std::string name;
     int64_t rows;
     std::string bias;  // name of its (rows) bias; empty: no bias, zeros if another part has one
+    Shape shape = {};  // of the tensor; empty: (rows, K)
+    // The tensor's rows in the order of the matrix, all of them; empty: in their own. Without bias.
+    std::vector<Rows> order = {};
   };
 
   LinearWeights() = default;

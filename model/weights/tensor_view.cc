@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "kernels/check.h"
 #include "model/weights/safetensors.h"
 
 namespace recurve {
@@ -56,6 +57,20 @@ int64_t TensorView::count() const {
 }
 
 std::string TensorView::path() const { return file != nullptr ? file->path() : "(random)"; }
+
+StoredMatrix rows_of(const StoredMatrix& matrix, int64_t first, int64_t count) {
+  StoredMatrix some = matrix;
+  for (TensorView* view : {&some.values, &some.scales}) {
+    if (!view->present()) continue;
+    CHECK(view->file != nullptr && first + count <= view->rows());
+    const size_t row = view->bytes / static_cast<size_t>(view->rows());
+    view->data += static_cast<size_t>(first) * row;
+    view->bytes = static_cast<size_t>(count) * row;
+    view->shape.front() = count;
+    view->some_rows = true;
+  }
+  return some;
+}
 
 std::string in_quotes(std::string_view text) {
   std::string out = "\"";

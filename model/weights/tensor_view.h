@@ -59,6 +59,7 @@ struct TensorView {
   size_t bytes = 0;                 // count() * size_of(type)
   const SafetensorsFile* file = nullptr;     // where data is mapped from; null if generated
   std::optional<GeneratedValues> generated;  // set if there is no file
+  bool some_rows = false;  // of the tensor of that name, whose hash this is no part of
 
   // False for the view that stands for a tensor which is missing or does not fit.
   bool present() const { return file != nullptr || generated.has_value(); }
@@ -75,6 +76,9 @@ struct StoredMatrix {
   const WeightFormat* format = nullptr;  // null: one value after the other, of the type of `values`
   TensorView scales;                     // not present without a format
 };
+
+// Rows [first, first + count) of a matrix that has a file.
+StoredMatrix rows_of(const StoredMatrix& matrix, int64_t first, int64_t count);
 
 // For messages: `"name"` with control characters escaped and cut at 200 characters; `F32 [2, 3]`.
 std::string in_quotes(std::string_view text);

@@ -32,9 +32,10 @@ std::string error_for(const json& more) {
 
 TEST(GraniteHybridConfig, RefusesWhatWouldChangeTheMaths) {
   EXPECT_EQ(error_for(json::object()), "");
-  EXPECT_THAT(error_for({{"num_local_experts", 64}}),
-              HasSubstr("num_local_experts: wanted 0, as experts are not supported yet, found 64"));
-  EXPECT_THAT(error_for({{"num_local_experts", nullptr}}), HasSubstr("num_local_experts"));
+  EXPECT_EQ(error_for({{"num_local_experts", 64}, {"num_experts_per_tok", 6}}), "");
+  EXPECT_THAT(error_for({{"num_local_experts", 4}, {"num_experts_per_tok", 5}}),
+              HasSubstr("num_experts_per_tok: wanted at most num_local_experts 4, found 5"));
+  EXPECT_THAT(error_for({{"num_local_experts", -1}}), HasSubstr("num_local_experts"));
   EXPECT_EQ(error_for({{"mamba_d_head", "auto"}}), "");
   EXPECT_EQ(error_for({{"mamba_d_head", 16}}), "");
   EXPECT_THAT(error_for({{"mamba_d_head", 17}}), HasSubstr("mamba_d_head"));
@@ -70,6 +71,19 @@ TEST(GraniteHybridConfig, LayersAreThoseOfTheConfigUnderEitherName) {
   EXPECT_EQ(kinds({{"layers_block_type", {"attention", "mamba"}}}), "keys values conv h position ");
   EXPECT_EQ(kinds({{"layer_types", {"linear_attention", "full_attention"}}}),
             "conv h keys values position ");
+}
+
+TEST(GraniteHybridConfig, ExpertsAreEightUnlessTheConfigSaysOtherwise) {
+  const auto parameters = [](const json& more) {
+    return load_on_paper(config_with(more))->info().parameters;
+  };
+  const json width = {{"intermediate_size", 10}};
+  // Of two blocks: a router of 8 rows, and 8 experts of three matrices of 10 x 48.
+  json null = width, some = width;
+  null["num_local_experts"] = nullptr;
+  EXPECT_EQ(parameters(null), parameters(json::object()) + 2 * 8 * (48 + 3 * 10 * 48));
+  some.update({{"num_local_experts", 3}, {"num_experts_per_tok", 1}});
+  EXPECT_EQ(parameters(some), parameters(json::object()) + 2 * 3 * (48 + 3 * 10 * 48));
 }
 
 }  // namespace recurve::testing::granite_hybrid_test

@@ -30,7 +30,7 @@ TEST(NemotronHConfig, RefusesWhatWouldChangeTheMaths) {
   EXPECT_EQ(error_for(json::object()), "");
   EXPECT_THAT(error_for({{"hybrid_override_pattern", "ME*"}}),
               HasSubstr("hybrid_override_pattern: wanted \"mamba\", \"attention\" or \"mlp\", as "
-                        "experts are not supported, found \"E\""));
+                        "experts without a gate are not supported, found \"E\""));
   EXPECT_THAT(error_for({{"layers_block_type", {"mamba", "moe", "attention"}}}),
               HasSubstr("layers_block_type: wanted"));
   EXPECT_THAT(error_for({{"layers_block_type", {"mamba", "M", "mlp"}}}),

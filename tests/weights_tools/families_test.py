@@ -51,6 +51,8 @@ def test_files_have_the_tensors_of_the_format(case):
         ("falcon-mamba-7b.json", 7_272_665_088),
         ("mamba2-2.7b.json", 2_702_599_680),
         ("codestral-7b.json", 7_285_403_648),
+        ("qwen3.5-35b-a3b.json", 34_660_610_688),
+        ("qwen3-next-80b-a3b.json", 79_674_391_296),
     ],
 )
 def test_public_sizes(file, parameters):

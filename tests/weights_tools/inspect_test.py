@@ -1,5 +1,6 @@
 """inspect against figures computed by others, and tokenizer files whose contents are known."""
 
+import argparse
 import gzip
 import json
 import os
@@ -43,6 +44,24 @@ def test_floors_of_public_models(name):
     found = [floor["us"] / 1000 for floor in out["decode_floor"]]
     assert found == pytest.approx(decode, abs=0.00051)
     assert out["prefill_floor"]["tokens_per_second"] == pytest.approx(prefill, abs=0.51 + prefill * 1e-6)
+
+
+def test_a_step_reads_the_experts_that_its_tokens_go_to(capsys):
+    path = ROOT / "tests" / "configs" / "qwen3.5-35b-a3b.json"
+    out = inspect_checkpoint.summary(path)
+    expert = 40 * 3 * 512 * 2048
+    assert out["active_parameters"] == out["parameters"] - (256 - 8) * expert
+    # By bandwidth alone: of two tokens each expert is idle with (1 - 8/256)^2.
+    one, two = (
+        inspect_checkpoint.summary(path, bandwidth=1, flops=1e9, batches=(b,))["decode_floor"][0]["us"] * 1e3 for b in (1, 2)
+    )
+    state = 2 * out["state_bytes_per_session"]
+    table = 248_320 * 2048
+    assert one == pytest.approx(2 * (out["active_parameters"] - table) + state)
+    idle = 256 * (1 - 8 / 256) ** 2
+    assert two == pytest.approx(2 * (out["parameters"] - idle * expert - table) + 2 * state)
+    inspect_checkpoint.main(argparse.Namespace(dir=path, bandwidth=1, flops=1, batch=(1,), state="f32", json=False))
+    assert "34,660,610,688, 3,454,988,928 active" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

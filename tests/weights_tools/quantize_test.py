@@ -43,7 +43,7 @@ def test_read_back_it_is_close_to_what_it_was(directory):
     for name in changed:
         w, error = before[name].float32(), after[name].float32() - before[name].float32()
         most = 0.01 if directory.parent.name == "int8" else 0.12  # of the values' own size
-        assert w.ndim == 2 and np.sqrt((error**2).mean() / (w**2).mean()) < most, name
+        assert (w.ndim == 2 or "experts" in name) and np.sqrt((error**2).mean() / (w**2).mean()) < most, name
 
 
 def test_the_least_error_of_a_group_is_found_among_all_lines():

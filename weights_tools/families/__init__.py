@@ -16,7 +16,7 @@ MODULES = {
     "rwkv7": ("rwkv7",),
     "delta_net": ("delta_net", "gated_deltanet"),
     "recurrent_gemma": ("recurrent_gemma",),
-    "qwen3_5": ("qwen3_5", "qwen3_5_text"),
+    "qwen3_5": ("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next"),
     "granite_hybrid": ("granitemoehybrid",),
     "nemotron_h": ("nemotron_h",),
     "falcon_h1": ("falcon_h1",),
@@ -74,10 +74,17 @@ def table_of(family, config):
     return next(name for name in family.tensor_shapes(config) if "embed" in name)
 
 
+def weights_of_step(family, config, tokens):
+    """Values that a step of so many tokens reads: all but an embedding that is not the head, and experts without
+    tokens."""
+    idle = family.idle_parameters(config, tokens) if hasattr(family, "idle_parameters") else 0
+    return family.decode_weight_bytes(config, 1) - round(idle)
+
+
 def prefill_flops(family, config, chunk):
-    """Of a prompt's token: all weights but the embedding and the head, and the mixer."""
+    """Of a prompt's token: all weights that it is multiplied with but the head, and the mixer."""
     shapes = family.tensor_shapes(config)
     head = "lm_head.weight" if "lm_head.weight" in shapes else table_of(family, config)
     rows, columns = shapes[head]
-    weights = family.decode_weight_bytes(config, 1) - rows * columns
+    weights = weights_of_step(family, config, 1) - rows * columns
     return 2 * weights + family.mixer_flops(config, chunk)

@@ -1,25 +1,30 @@
-"""Granite 4.0 H without experts (model_type "granitemoehybrid"), with transformers' config and names.
+"""Granite 4.0 H (model_type "granitemoehybrid"), with transformers' config and names.
 
 A layer is Mamba-2 or attention, each with a gated MLP after it. Tensors: model.embed_tokens.weight, model.norm.weight,
 lm_head.weight unless tied, and for each layer input_layernorm, post_attention_layernorm, shared_mlp.input_linear
 [2 F, D] (gate rows, then up rows), shared_mlp.output_linear; mamba.{in_proj, conv1d, dt_bias, A_log, D, norm, out_proj} as
 mamba2.py has them, or self_attn.{q,k,v,o}_proj.
+With experts: block_sparse_moe.router.layer [E, D], input_linear [E, 2 FE, D], output_linear [E, D, FE]; shared_mlp is the
+expert that all tokens go to.
 Golden states: conv [mamba layers, channels, width - 1], oldest first; h [mamba layers, H, P, N]; keys and values
 [attention layers, T, KV heads, head]; position I32 [1].
 
     x = embedding_multiplier E[token];  x = x + residual_multiplier mixer(rms(x) w)
     attention: softmax(attention_multiplier q k^T) v, keys turned by position only where position_embedding_type is rope
-    x = x + residual_multiplier Wout (silu(gate) up), of rms(x) w;  logits = head (rms(x) w) / logits_scaling
+    x = x + residual_multiplier (Wout (silu(gate) up) + experts), of rms(x) w;  logits = head (rms(x) w) / logits_scaling
 """
 
 import dataclasses
 
 import numpy as np
 
-from weights_tools.families import common, mamba2
+from weights_tools.families import common, experts, mamba2
+from weights_tools.families.experts import Experts
 
-# In the names of matrices that other ops than linear layers read, which quantize leaves as they are.
-OTHER_OPS = ()
+# In the names of matrices that the server never packs, which quantize leaves as they are.
+OTHER_OPS = ("router.layer.",)
+# In the names of tensors of the matrices of all experts, which quantize packs.
+EXPERTS = ("block_sparse_moe.",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +46,7 @@ class Config:
     logits_scaling: float = 1.0
     tied: bool = False
     attention_bias: bool = False
+    experts: Experts | None = None
 
     @property
     def head(self):
@@ -56,8 +62,10 @@ class Config:
 
 def config_from_dict(values):
     get, D, layers = values.get, values["hidden_size"], values["num_hidden_layers"]
-    if get("num_local_experts", 8):
-        raise ValueError("num_local_experts: wanted 0, experts are not supported")
+    of, count, width = None, get("num_local_experts", 8), get("shared_intermediate_size", 1024)
+    if count:
+        top, F = get("num_experts_per_tok", 2), get("intermediate_size", 11008)
+        of = Experts(E=count, top=top, F=F, shared=width)
     types = get("layer_types") or get("layers_block_type") or ["mamba"] * layers
     names = {"linear_attention": "mamba", "full_attention": "attention"}
     low, high = get("time_step_limit") or (0.0, float("inf"))
@@ -68,7 +76,7 @@ def config_from_dict(values):
         D=D,
         layers=layers,
         vocab=values["vocab_size"],
-        F=get("shared_intermediate_size", 1024),
+        F=width,
         QH=values["num_attention_heads"],
         KVH=get("num_key_value_heads") or values["num_attention_heads"],
         types=tuple(names.get(kind, kind) for kind in types),
@@ -97,6 +105,7 @@ def config_from_dict(values):
         logits_scaling=get("logits_scaling", 1.0),
         tied=get("tie_word_embeddings", False),
         attention_bias=get("attention_bias", False),
+        experts=of,
     )
 
 
@@ -104,6 +113,10 @@ def layer_shapes(config, layer):
     c = config
     shapes = {"input_layernorm.weight": (c.D,), "post_attention_layernorm.weight": (c.D,)}
     shapes |= {"shared_mlp.input_linear.weight": (2 * c.F, c.D), "shared_mlp.output_linear.weight": (c.D, c.F)}
+    if c.experts:
+        e, of = "block_sparse_moe.", c.experts
+        shapes |= {e + "router.layer.weight": (of.E, c.D), e + "input_linear.weight": (of.E, 2 * of.F, c.D)}
+        shapes[e + "output_linear.weight"] = (of.E, c.D, of.F)
     if c.attends(layer):
         a = "self_attn."
         for name, rows in (("q", c.D), ("k", c.KVH * c.head), ("v", c.KVH * c.head), ("o", c.D)):
@@ -150,6 +163,11 @@ def decode_weight_bytes(config, bytes_per_weight=2):
     return bytes_per_weight * (parameters(config) - embedding)
 
 
+def idle_parameters(config, tokens):
+    """What a step of so many tokens does not read of the experts."""
+    return experts.idle_parameters(config.experts, config.D, config.layers, tokens)
+
+
 def turned(c, x, position):
     """x [heads, head]: pairs (j, j + head / 2)."""
     n = c.head
@@ -171,6 +189,11 @@ def attention(c, w, y, keys, values):
     weights = np.exp(scores - scores.max(1, keepdims=True))
     o = np.einsum("hx,xhd->hd", weights / weights.sum(1, keepdims=True), v)
     return w["o_proj.weight"] @ o.reshape(-1) + w.get("o_proj.bias", 0)
+
+
+def sparse_feed_forward(c, w, z):
+    logits = w["router.layer.weight"] @ z
+    return experts.mixed(c.experts, logits, z, w["input_linear.weight"], w["output_linear.weight"])
 
 
 def feed_forward(w, z):
@@ -203,7 +226,10 @@ def run(config, tensors, tokens):
                 r += 1
             x = x + c.residual_multiplier * out
             z = common.rms(x, layers[i]["post_attention_layernorm.weight"], c.eps)
-            x = x + c.residual_multiplier * feed_forward(mlps[i], z)
+            out = feed_forward(mlps[i], z)
+            if c.experts:
+                out = out + sparse_feed_forward(c, common.under(layers[i], "block_sparse_moe."), z)
+            x = x + c.residual_multiplier * out
         logits.append(head @ common.rms(x, weights["model.norm.weight"], c.eps) / c.logits_scaling)
     return np.array(logits), {"conv": conv, "h": h, "keys": np.array(keys), "values": np.array(values),
                               "position": np.array([len(tokens)], np.int32)}

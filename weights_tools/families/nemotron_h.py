@@ -55,7 +55,7 @@ def layer_types(values):
         given = [_LETTERS.get(letter, letter) for letter in values["hybrid_override_pattern"]]
     types = tuple(_TYPES.get(kind, kind) for kind in given)
     if set(types) - {"mamba", "attention", "mlp"}:
-        raise ValueError(f"layers {sorted(set(types))}: wanted mamba, attention and mlp, experts are not supported")
+        raise ValueError(f"layers {sorted(set(types))}: wanted mamba, attention and mlp, experts without a gate are not supported")
     return types
 
 

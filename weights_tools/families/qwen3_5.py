@@ -1,12 +1,17 @@
-"""Qwen3.5 and Qwen3.6, dense (model_type "qwen3_5" and "qwen3_5_text"), text only, with transformers' config and names.
+"""Qwen3.5 and Qwen3.6 (model_type "qwen3_5" and "qwen3_5_text", with experts "qwen3_5_moe" and "qwen3_5_moe_text"), text
+only, and Qwen3-Next ("qwen3_next"), with transformers' config and names.
 
-A layer is a gated delta rule ("linear_attention") or attention ("full_attention"), each with an MLP after it. Tensors:
-model.embed_tokens.weight, model.norm.weight, lm_head.weight unless tied, and for each layer input_layernorm,
+A layer is a gated delta rule ("linear_attention") or attention ("full_attention"), each with an MLP or experts after it.
+Tensors: model.embed_tokens.weight, model.norm.weight, lm_head.weight unless tied, and for each layer input_layernorm,
 post_attention_layernorm, mlp.{gate,up,down}_proj; linear_attn.in_proj_qkv [2 HK DK + H DV, D], in_proj_z, in_proj_b and
 in_proj_a [H, D], conv1d.weight [channels, 1, width], A_log, dt_bias [H], norm.weight [DV], out_proj; or
 self_attn.{q,k,v,o}_proj, q_norm and k_norm [head]. q_proj has for each head its queries, then its gate. A checkpoint
 of Qwen3_5ForConditionalGeneration has model.language_model. where these have model.; mtp.* and model.visual.* are of
 no use here.
+With experts: mlp.gate [E, D], the router; mlp.experts.gate_up_proj [E, 2 F, D] and down_proj [E, D, F], or
+mlp.experts.N.{gate,up,down}_proj.weight; mlp.shared_expert.{gate,up,down}_proj, mlp.shared_expert_gate [1, D].
+Qwen3-Next has in_proj_qkvz and in_proj_ba for the four in_proj_*: by head of keys, of which each has its queries, keys,
+values and gates z, and its b and a. Some of its layers may have an MLP (mlp_only_layers, decoder_sparse_step).
 Norms have what their weights are more than 1, but for linear_attn.norm.
 Golden states: S [delta layers, H, DK, DV]; conv [delta layers, channels, width - 1], oldest first; keys and values
 [attention layers, T, KV heads, head], keys turned; position I32 [1].
@@ -17,18 +22,23 @@ Golden states: S [delta layers, H, DK, DV]; conv [delta layers, channels, width 
     x = x + Wo (rms_of_head(o) w silu(Wz y))
     or q, gate, k, v = W y;  q, k = turn(rms_of_head(.) (1 + w));  x = x + Wo (softmax(q k^T / sqrt(head)) v sigmoid(gate))
     x = x + Wdown (silu(Wgate z) Wup z), z = rms(x) (1 + w);  logits = head rms(x) (1 + w)
+    or x = x + experts(z) + sigmoid(Wsharedgate z) Wdown (silu(Wgate z) Wup z) of the shared expert (experts.py)
 """
 
 import dataclasses
 
 import numpy as np
 
-from weights_tools.families import common, delta_net
+from weights_tools.families import common, delta_net, experts
+from weights_tools.families.experts import Experts
 
 LENGTH_EPS = 1e-6
 
-# In the names of matrices that other ops than linear layers read, which quantize leaves as they are.
-OTHER_OPS = ()
+# In the names of matrices that other ops than linear layers read, or that the server never packs, which quantize leaves as
+# they are: routers, and the gate of the shared expert, which is a row of them.
+OTHER_OPS = ("mlp.gate.", "shared_expert_gate.")
+# In the names of tensors of the matrices of all experts, which quantize packs.
+EXPERTS = ("mlp.experts.",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +61,9 @@ class Config:
     rotary: float = 0.25
     tied: bool = False
     attention_bias: bool = False
+    experts: Experts | None = None
+    sparse: tuple = ()  # of each layer, whether it has experts
+    by_key_head: bool = False  # in_proj_qkvz and in_proj_ba
 
     def attends(self, layer):
         return self.types[layer] == "full_attention"
@@ -70,9 +83,33 @@ class Config:
         return int(self.head * self.rotary)
 
 
+def experts_from_dict(values, following):
+    """following: Qwen3-Next. -> Experts or None, whether each layer has them."""
+    get, layers = values.get, values["num_hidden_layers"]
+    count = get("num_experts", 512 if following else 256)
+    if not count:
+        return None, (False,) * layers
+    dense, step = get("mlp_only_layers") or (), get("decoder_sparse_step", 1)
+    if not following and not get("norm_topk_prob", True):
+        raise ValueError("norm_topk_prob: wanted true")
+    of = Experts(
+        E=count,
+        top=get("num_experts_per_tok", 10 if following else 8),
+        F=get("moe_intermediate_size", 512),
+        shared=get("shared_expert_intermediate_size", 512),
+        renormalised=get("norm_topk_prob", True),
+    )
+    return of, tuple(i not in dense and (i + 1) % step == 0 for i in range(layers))
+
+
 def config_from_dict(values):
+    kind = values["model_type"]
     values = {**values, **values.get("text_config", {})}
     get, layers = values.get, values["num_hidden_layers"]
+    following = kind == "qwen3_next"
+    of, sparse = None, (False,) * layers
+    if following or kind in ("qwen3_5_moe", "qwen3_5_moe_text"):
+        of, sparse = experts_from_dict(values, following)
     if get("hidden_act", "silu") != "silu":
         raise ValueError("hidden_act: wanted silu")
     rope = get("rope_parameters") or get("rope_scaling") or {}
@@ -84,9 +121,9 @@ def config_from_dict(values):
         D=values["hidden_size"],
         layers=layers,
         vocab=values["vocab_size"],
-        F=values["intermediate_size"],
+        F=0 if all(sparse) else values["intermediate_size"],
         QH=values["num_attention_heads"],
-        KVH=get("num_key_value_heads", 4),
+        KVH=get("num_key_value_heads", 2 if following or of else 4),
         head=get("head_dim") or 256,
         H=get("linear_num_value_heads", 32),
         HK=get("linear_num_key_heads", 16),
@@ -99,15 +136,40 @@ def config_from_dict(values):
         rotary=rope.get("partial_rotary_factor", get("partial_rotary_factor", 0.25)),
         tied=get("tie_word_embeddings", False),
         attention_bias=get("attention_bias", False),
+        experts=of,
+        sparse=sparse,
+        by_key_head=following,
     )
+
+
+def as_stored(config, names):
+    """With the tensors of experts that the file has."""
+    if config.experts is None or any(".experts.gate_up_proj" in name for name in names):
+        return config
+    return dataclasses.replace(config, experts=dataclasses.replace(config.experts, each=True))
+
+
+def mlp_shapes(prefix, F, D):
+    shapes = {f"{prefix}{name}_proj.weight": (F, D) for name in ("gate", "up")}
+    return shapes | {prefix + "down_proj.weight": (D, F)}
+
+
+def expert_shapes(config):
+    c, of = config, config.experts
+    shapes = {"mlp.gate.weight": (of.E, c.D), "mlp.shared_expert_gate.weight": (1, c.D)}
+    shapes |= mlp_shapes("mlp.shared_expert.", of.shared, c.D)
+    if not of.each:
+        up, down = (of.E, 2 * of.F, c.D), (of.E, c.D, of.F)
+        return shapes | {"mlp.experts.gate_up_proj": up, "mlp.experts.down_proj": down}
+    for e in range(of.E):
+        shapes |= mlp_shapes(f"mlp.experts.{e}.", of.F, c.D)
+    return shapes
 
 
 def layer_shapes(config, layer):
     c = config
     shapes = {"input_layernorm.weight": (c.D,), "post_attention_layernorm.weight": (c.D,)}
-    for name in ("gate", "up"):
-        shapes[f"mlp.{name}_proj.weight"] = (c.F, c.D)
-    shapes["mlp.down_proj.weight"] = (c.D, c.F)
+    shapes |= expert_shapes(c) if c.sparse[layer] else mlp_shapes("mlp.", c.F, c.D)
     if c.attends(layer):
         a = "self_attn."
         for name, rows in (("q", 2 * c.QH * c.head), ("k", c.KVH * c.head), ("v", c.KVH * c.head)):
@@ -119,11 +181,10 @@ def layer_shapes(config, layer):
             shapes[a + "o_proj.bias"] = (c.D,)
         return shapes | {a + "q_norm.weight": (c.head,), a + "k_norm.weight": (c.head,)}
     a = "linear_attn."
-    return shapes | {
-        a + "in_proj_qkv.weight": (c.channels, c.D),
-        a + "in_proj_z.weight": (c.H * c.DV, c.D),
-        a + "in_proj_b.weight": (c.H, c.D),
-        a + "in_proj_a.weight": (c.H, c.D),
+    rows = {"qkv": c.channels, "z": c.H * c.DV, "b": c.H, "a": c.H}
+    if c.by_key_head:
+        rows = {"qkvz": rows["qkv"] + rows["z"], "ba": 2 * c.H}
+    return shapes | {f"{a}in_proj_{name}.weight": (count, c.D) for name, count in rows.items()} | {
         a + "conv1d.weight": (c.channels, 1, c.width),
         a + "A_log": (c.H,),
         a + "dt_bias": (c.H,),
@@ -171,20 +232,36 @@ def decode_weight_bytes(config, bytes_per_weight=2):
     return bytes_per_weight * (parameters(config) - embedding)
 
 
+def idle_parameters(config, tokens):
+    """What a step of so many tokens does not read of the experts."""
+    return experts.idle_parameters(config.experts, config.D, sum(config.sparse), tokens)
+
+
 def norm(x, weight, eps):
     return common.rms(x, 1 + weight, eps)
 
 
+def projected(c, w, y):
+    """-> q, k and v in one, z, b, a."""
+    if not c.by_key_head:
+        return (w[f"in_proj_{name}.weight"] @ y for name in ("qkv", "z", "b", "a"))
+    heads, values = (w["in_proj_qkvz.weight"] @ y).reshape(c.HK, -1), c.H // c.HK * c.DV
+    q, k, v, z = (part.reshape(-1) for part in np.split(heads, np.cumsum([c.DK, c.DK, values]), 1))
+    b, a = (part.reshape(-1) for part in np.split((w["in_proj_ba.weight"] @ y).reshape(c.HK, -1), 2, 1))
+    return np.concatenate([q, k, v]), z, b, a
+
+
 def delta_rule(c, w, y, S, conv):
     """One token; S and conv of the layer are changed in place."""
-    joined = common.silu(common.convolve(w["conv1d.weight"], 0, w["in_proj_qkv.weight"] @ y, conv))
+    qkv, z, b, a = projected(c, w, y)
+    joined = common.silu(common.convolve(w["conv1d.weight"], 0, qkv, conv))
     q, k, v = np.split(joined, np.cumsum([c.HK * c.DK, c.HK * c.DK]))
     q, k = (x.reshape(c.HK, -1) for x in (q, k))
     q, k = ((x / np.sqrt((x * x).sum(-1, keepdims=True) + LENGTH_EPS)).repeat(c.H // c.HK, 0) for x in (q, k))
-    beta = common.sigmoid(w["in_proj_b.weight"] @ y)
-    g = -np.exp(w["A_log"]) * np.logaddexp(0, w["in_proj_a.weight"] @ y + w["dt_bias"])
+    beta = common.sigmoid(b)
+    g = -np.exp(w["A_log"]) * np.logaddexp(0, a + w["dt_bias"])
     o = delta_net.update(S, q / np.sqrt(c.DK), k, v.reshape(c.H, -1), beta, g)
-    o = common.rms(o, w["norm.weight"], c.eps).reshape(-1) * common.silu(w["in_proj_z.weight"] @ y)
+    o = common.rms(o, w["norm.weight"], c.eps).reshape(-1) * common.silu(z)
     return w["out_proj.weight"] @ o
 
 
@@ -215,6 +292,20 @@ def attention(c, w, y, keys, values):
     return w["o_proj.weight"] @ (o * common.sigmoid(gate)).reshape(-1) + w.get("o_proj.bias", 0)
 
 
+def stacked(c, w):
+    """up and down of all experts, of a layer that has them."""
+    if not c.experts.each:
+        return w["experts.gate_up_proj"], w["experts.down_proj"]
+    of = [common.under(w, f"experts.{e}.") for e in range(c.experts.E)]
+    up = [np.concatenate([one["gate_proj.weight"], one["up_proj.weight"]]) for one in of]
+    return np.stack(up), np.stack([one["down_proj.weight"] for one in of])
+
+
+def sparse_feed_forward(c, w, z):
+    out = experts.mixed(c.experts, w["gate.weight"] @ z, z, *stacked(c, w))
+    return out + common.sigmoid(w["shared_expert_gate.weight"] @ z) * feed_forward(common.under(w, "shared_expert."), z)
+
+
 def feed_forward(w, z):
     return w["down_proj.weight"] @ (common.silu(w["gate_proj.weight"] @ z) * (w["up_proj.weight"] @ z))
 
@@ -242,7 +333,8 @@ def run(config, tensors, tokens):
             else:
                 x = x + delta_rule(c, mixers[i], y, S[d], conv[d])
                 d += 1
-            x = x + feed_forward(mlps[i], norm(x, layers[i]["post_attention_layernorm.weight"], c.eps))
+            z = norm(x, layers[i]["post_attention_layernorm.weight"], c.eps)
+            x = x + (sparse_feed_forward(c, mlps[i], z) if c.sparse[i] else feed_forward(mlps[i], z))
         logits.append(head @ norm(x, weights["model.norm.weight"], c.eps))
     return np.array(logits), {"S": S, "conv": conv, "keys": np.array(keys), "values": np.array(values),
                               "position": np.array([len(tokens)], np.int32)}

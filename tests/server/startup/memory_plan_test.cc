@@ -212,8 +212,8 @@ TEST(MemoryPlanTest, WhatIsPlannedIsWhatIsTaken) {
 }
 
 TEST(MemoryPlanTest, WhatIsPlannedForPagesIsWhatIsTaken) {
-  for (const char* model :
-       {"qwen3_5/pattern", "granite_hybrid/groups", "nemotron_h/groups", "falcon_h1/pattern"}) {
+  for (const char* model : {"qwen3_5/pattern", "qwen3_next/bf16", "granite_hybrid/groups",
+                            "granite_hybrid/experts", "nemotron_h/groups", "falcon_h1/pattern"}) {
     Options options = options_with(3, "reference");
     options.model = std::string(RECURVE_SOURCE_DIR) + "/tests/golden/" + model;
     options.kv_memory = 1 << 20;
