@@ -33,6 +33,7 @@ Session make_session(std::mt19937_64& random, const Heads& h, int tokens) {
 // Which tokens of which session a call brings.
 struct Piece {
   int session, from, to;
+  int32_t slot = 0;  // other than the session's
 };
 
 // A pool of pages in the memory of a device, and calls over it.
@@ -61,6 +62,7 @@ class Pages {
     const int q_width = h_.H * h_.D * (gated ? 2 : 1);
     Floats q, k, v;
     std::vector<int32_t> begin = {0}, slot, position;
+    int longest = 0;
     const auto add = [](Floats& to, const Floats& from, int width, const Piece& piece, int gap) {
       for (int t = piece.from; t < piece.to; ++t) {
         to.insert(to.end(), from.begin() + t * width, from.begin() + (t + 1) * width);
@@ -74,7 +76,8 @@ class Pages {
       add(v, s.v, h_.HK * h_.D, piece, 4);
       for (int t = piece.from; t < piece.to; ++t) position.push_back(t);
       begin.push_back(static_cast<int32_t>(position.size()));
-      slot.push_back(slots[piece.session]);
+      slot.push_back(piece.slot != 0 ? piece.slot : slots[piece.session]);
+      longest = std::max(longest, piece.to - piece.from);
     }
     const auto rows = static_cast<int>(position.size());
     const auto qs = device_.array(q), ks = device_.array(k), vs = device_.array(v);
@@ -83,7 +86,7 @@ class Pages {
     const auto out = device_.floats(static_cast<size_t>(rows) * h_.H * h_.D);
     const Ragged seqs{.num_seqs = static_cast<int>(slot.size()),
                       .rows = rows,
-                      .max_len = rows,
+                      .max_len = longest,
                       .begin = begins.data(),
                       .slot = slot_ids.data()};
     const auto paged = [&](int64_t at) {
@@ -338,6 +341,40 @@ TEST_P(PagedAttentionTest, BitsFollowFromTheRowAndItsKeys) {
   }
 }
 
+// Steps of several sessions at once, of one token and of two, at both sides of multiples of
+// kAttentionPart: where these have a kernel to themselves.
+TEST_P(PagedAttentionTest, StepsHaveTheBitsOfPrompts) {
+  KernelDevice device = make_device();
+  std::mt19937_64 random(15);
+  for (const Heads& h : {Heads{8, 2, 64}, Heads{8, 1, 128}, Heads{8, 2, 256}, Heads{10, 1, 256}}) {
+    const int tokens[] = {300, 256, 257, 3};
+    std::vector<Session> sessions;
+    std::vector<Piece> prompts, lasts, pairs;
+    for (int s = 0; s < 4; ++s) {
+      sessions.push_back(make_session(random, h, tokens[s]));
+      prompts.push_back({s, 0, tokens[s]});
+      lasts.push_back({s, tokens[s] - 1, tokens[s]});
+      if (s != 1) pairs.push_back({s, tokens[s] - 2, tokens[s]});
+    }
+    Pages pages(device, h, DType::kBF16, 4, 5, 1);
+    const Floats wanted = pages.call(sessions, {1, 2, 3, 4}, prompts, true);
+    const auto rows_of = [&](const std::vector<Piece>& pieces) {
+      Floats rows;
+      for (const Piece& piece : pieces) {
+        const int before = std::accumulate(tokens, tokens + piece.session, 0);
+        const auto at = wanted.begin() + ptrdiff_t{before} * h.H * h.D;
+        rows.insert(rows.end(), at + ptrdiff_t{piece.from} * h.H * h.D,
+                    at + ptrdiff_t{piece.to} * h.H * h.D);
+      }
+      return rows;
+    };
+    for (const auto& pieces : {lasts, pairs}) {
+      const Floats found = pages.call(sessions, {1, 2, 3, 4}, pieces, true);
+      EXPECT_TRUE(bit_equal(found, rows_of(pieces))) << h.H << " " << h.D;
+    }
+  }
+}
+
 // A fork has the pages of the session before it.
 TEST_P(PagedAttentionTest, PagesMayBeShared) {
   KernelDevice device = make_device();
@@ -370,6 +407,35 @@ TEST_P(PagedAttentionTest, SlotZeroIsNeitherReadNorWritten) {
 
 RECURVE_ON_EACH_DEVICE(PagedAttentionTest);
 RECURVE_ON_CUDA(PagedAttentionTest);
+
+class ManyPagedSessionsTest : public DeviceTest {};
+
+// More parts than the memory of a stream holds. All sessions have the same pages, into which they
+// store the same token.
+TEST_P(ManyPagedSessionsTest, StepsHaveTheBitsOfPrompts) {
+  KernelDevice device = make_device();
+  std::mt19937_64 random(16);
+  const Heads h{16, 1, 256};
+  const int tokens = 2048, count = 520;
+  const std::vector<Session> sessions = {make_session(random, h, tokens)};
+  Pages pages(device, h, DType::kBF16, 1, 32, 1);
+  Floats wanted = pages.call(sessions, {1}, {{0, 0, tokens}}, false);
+  wanted.erase(wanted.begin(), wanted.end() - h.H * h.D);
+  const std::vector<int32_t> row(pages.table().end() - 32, pages.table().end());
+  std::vector<Piece> pieces;
+  for (int slot = 1; slot <= count; ++slot) {
+    if (slot > 1) pages.table().insert(pages.table().end(), row.begin(), row.end());
+    pieces.push_back({0, tokens - 1, tokens, slot});
+  }
+  const Floats found = pages.call(sessions, {1}, pieces, false);
+  for (int s = 0; s < count; ++s) {
+    const auto mine = std::span(found).subspan(static_cast<size_t>(s) * wanted.size());
+    ASSERT_TRUE(bit_equal(mine.first(wanted.size()), wanted)) << s;
+  }
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ManyPagedSessionsTest);
+RECURVE_ON_CUDA(ManyPagedSessionsTest);
 
 // A page that a session does not have is a bug of the caller: it is never read or written.
 TEST(PagedAttentionDeathTest, PagesThatASessionDoesNotHaveEndTheProcess) {

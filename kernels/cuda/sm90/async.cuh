@@ -102,6 +102,16 @@ __device__ inline void load_boxes(void* to, const CUtensorMap& map, int box, int
       "l"(static_cast<uint64_t>(keep))
       : "memory");
 }
+// Loads all boxes of a page from this row on: see value_page_map() in tensor_map.h.
+__device__ inline void load_page_boxes(void* to, const CUtensorMap& map, int page, int row,
+                                       Barrier* barrier, Keep keep) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %3, %2, %4}], [%5], %6;" ::"r"(shared_address(to)),
+      "l"(&map), "r"(0), "r"(row), "r"(page), "r"(shared_address(barrier)),
+      "l"(static_cast<uint64_t>(keep))
+      : "memory");
+}
 // Loads a box as load_box() does, but into the same place of every block of the cluster whose bit
 // is set in `blocks`, and arrives on the barrier of each.
 __device__ inline void load_box(void* to, const CUtensorMap& map, int column, int row,

@@ -10,6 +10,7 @@ void run(const DeltaRuleArgs& args, Stream& stream);
 void run(const GlaArgs& args, Stream& stream);
 void run(const LinearArgs& args, Stream& stream);
 void run(const MlstmArgs& args, Stream& stream);
+void run(const PagedAttentionArgs& args, Stream& stream);
 void run(const RnnArgs& args, Stream& stream);
 void run(const SelectiveScanArgs& args, Stream& stream);
 void run(const SsdArgs& args, Stream& stream);

@@ -28,7 +28,7 @@ CUtensorMap encode(CUtensorMapDataType type, const void* data, const cuuint64_t 
                    const cuuint64_t (&strides)[kRank - 1], const cuuint32_t (&box)[kRank],
                    CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
   static const auto encoder = find_encoder();
-  constexpr cuuint32_t kSteps[] = {1, 1, 1};
+  constexpr cuuint32_t kSteps[] = {1, 1, 1, 1};
   static_assert(kRank <= std::size(kSteps));
   CUtensorMap map{};
   const CUresult result =
@@ -79,6 +79,26 @@ CUtensorMap tensor_map(const float* values, int rows, int columns, int64_t strid
                    {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)},
                    {static_cast<cuuint64_t>(stride) * sizeof(float)},
                    {kFloatBox, static_cast<cuuint32_t>(box_rows)});
+}
+
+CUtensorMap key_page_map(const PagedData& keys, int HK, int D) {
+  CHECK(keys.dtype == DType::kBF16 && D % kBoxK == 0);
+  return encode<3>(CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, keys.data,
+                   {kPageTokens, static_cast<cuuint64_t>(HK) * static_cast<cuuint64_t>(D),
+                    static_cast<cuuint64_t>(keys.pages)},
+                   {kPageTokens * sizeof(uint16_t), static_cast<cuuint64_t>(keys.page_bytes)},
+                   {kPageTokens, static_cast<cuuint32_t>(D), 1});
+}
+
+CUtensorMap value_page_map(const PagedData& values, int HK, int D) {
+  CHECK(values.dtype == DType::kBF16 && D % kBoxK == 0);
+  const auto boxes = static_cast<cuuint32_t>(D / kBoxK);
+  return encode<4>(CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, values.data,
+                   {kBoxK, static_cast<cuuint64_t>(HK) * kPageTokens, boxes,
+                    static_cast<cuuint64_t>(values.pages)},
+                   {static_cast<cuuint64_t>(D) * sizeof(uint16_t), kBoxK * sizeof(uint16_t),
+                    static_cast<cuuint64_t>(values.page_bytes)},
+                   {kBoxK, kPageTokens, boxes, 1});
 }
 
 }  // namespace recurve::cuda::sm90

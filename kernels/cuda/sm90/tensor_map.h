@@ -2,6 +2,7 @@
 #include <cuda.h>
 
 #include "kernels/cuda/sm90/linear/box.h"
+#include "kernels/ops/paged_attention.h"
 #include "kernels/tensor.h"
 
 namespace recurve::cuda::sm90 {
@@ -22,5 +23,12 @@ CUtensorMap tensor_map(const Matrix& matrix, int box_rows, int boxes);
 // each to the next. Rows begin at multiples of 16 bytes.
 constexpr int kFloatBox = 32;
 CUtensorMap tensor_map(const float* values, int rows, int columns, int64_t stride, int box_rows);
+
+// Maps for copies of a head's keys of a page, as (D, kPageTokens), or of its values, as kPageTokens
+// rows of 64 channels for each 64 of D: in bf16, D a multiple of 64 up to 256. load_boxes() takes
+// the page and the head's first of HK D channels, load_page_boxes() the page and the head's first
+// of HK kPageTokens tokens.
+CUtensorMap key_page_map(const PagedData& keys, int HK, int D);
+CUtensorMap value_page_map(const PagedData& values, int HK, int D);
 
 }  // namespace recurve::cuda::sm90

@@ -44,7 +44,9 @@ __global__ void __launch_bounds__(kThreads) attend_kernel(PagedAttentionArgs a) 
     return;
   }
   float *const q = floats, *const all = floats + a.D;
-  for (int d = threadIdx.x; d < a.D; d += kThreads) q[d] = query_of(a, row, head)[d];
+  for (int d = threadIdx.x; d < a.D; d += kThreads) {
+    q[d] = __fmul_rn(query_of(a, row, head)[d], score_scale(a.scale));
+  }
   const int64_t of_head = static_cast<int64_t>(head / shared_by) * kPageTokens * a.D;
   const int64_t keys = static_cast<int64_t>(a.position[row]) + 1;
   PartSums sums;
@@ -64,19 +66,19 @@ __global__ void __launch_bounds__(kThreads) attend_kernel(PagedAttentionArgs a) 
       for (int d = 0; d < a.D; ++d) {
         product = __fmaf_rn(q[d], value_of(key[d * kPageTokens]), product);
       }
-      scores[i] = __fmul_rn(a.scale, product);
+      scores[i] = product;
       largest = max_of(largest, scores[i]);
     }
-    largest = block_max(largest);
+    const float bound = ceilf(block_max(largest));
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < kKeys; ++i) {
       const int x = i * kThreads + static_cast<int>(threadIdx.x);
-      const float weight = x < count ? expf(__fsub_rn(scores[i], largest)) : 0;
+      const float weight = x < count ? weight_of(scores[i], origin_of(bound)) : 0;
       weights[x] = weight;
       sum = __fadd_rn(sum, weight);
     }
-    const PartScales scales = sums.join(from == 0, largest, block_sum<kThreads>(sum));
+    const PartScales scales = sums.join(from == 0, bound, block_sum<kThreads>(sum));
     for (int d = threadIdx.x; d < a.D; d += kThreads) {
       float part = 0;
       for (int x = 0; x < count;) {

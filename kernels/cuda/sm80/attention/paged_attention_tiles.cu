@@ -5,12 +5,12 @@
 #include "kernels/cuda/sm80/attention/paged_attention.h"
 #include "kernels/cuda/sm80/attention/pages.cuh"
 #include "kernels/cuda/sm80/attention/part_sums.cuh"
+#include "kernels/cuda/sm80/attention/tile_values.cuh"
 #include "kernels/cuda/sm80/tile.cuh"
 
 // Attention over pages of bf16 on the tensor cores. A tile is queries of one sequence that share a
-// head of keys: those of its rows, a row's heads next to each other. Queries are cut into
-// three bf16 values each, which is all of them, and weights into two, which leaves 2^-18 of them;
-// keys and values are what they are.
+// head of keys: those of its rows, a row's heads next to each other. Queries and weights are cut
+// into two bf16 values each, which leaves 2^-18 of them; keys and values are what they are.
 //
 // Every query goes through the pages of a part in order, with the largest score so far (Milakov and
 // Gimelshein 2018; Dao 2023, sec. 3.1), and every score and every sum of a query is the same
@@ -37,10 +37,10 @@ struct Shape {
   static constexpr int kChannelTiles = kWarpChannels / 8;
   static constexpr int kPageValues = kPage * kD;
   struct Shared {
-    uint16_t q[3][kQueries * kD];           // parts, the largest first, swizzled for TileMatrix
+    uint16_t q[2][kQueries * kD];           // parts, the larger first, swizzled for TileMatrix
     uint16_t weights[2][kQueries * kPage];  // swizzled, too
     uint16_t pages[kBuffers][kPageValues];  // keys (kD, kPage), values (kPage, kD)
-    float largest[kKeyWarps][kQueries], sums[kKeyWarps][kQueries];
+    float largest[kKeyWarps][kQueries], weights_of_warps[kKeyWarps][kQueries];
   };
 };
 
@@ -81,7 +81,7 @@ __device__ int64_t parts_before(const PagedAttentionArgs& a, int number) {
 }
 
 // What parts leave where several blocks share the parts of a tile: of each part of each row, in
-// their order, the largest score, the sum of weights and D sums of values of each head. Sequences
+// their order, the bound of scores, the sum of weights and D sums of values of each head. Sequences
 // whose parts are more than the memory has are attended to by one block a tile.
 struct PartMemory {
   float* data;
@@ -157,44 +157,6 @@ struct PageWalk {
   __device__ int page(int i) const { return part(i) * kPartPages + i % kPartPages; }
 };
 
-// Where the 8 values from column 8 `piece` of a row begin.
-template <int kWidth>
-__device__ int value_at(int row, int piece) {
-  return row * kWidth + 8 * (piece ^ row % 8);
-}
-
-__device__ bool is_unbounded(uint32_t value) { return (value & 0x7f80u) == 0x7f80u; }
-
-// Two values in bf16, with zeros where they are infinite or NaN.
-__device__ uint32_t bounded(uint32_t pair) {
-  if (is_unbounded(pair)) pair &= 0xffff0000u;
-  return is_unbounded(pair >> 16) ? pair & 0xffffu : pair;
-}
-__device__ uint4 bounded(const uint4& v) {
-  return make_uint4(bounded(v.x), bounded(v.y), bounded(v.z), bounded(v.w));
-}
-__device__ bool has_unbounded(const uint4& v) {
-  const uint4 b = bounded(v);
-  return b.x != v.x || b.y != v.y || b.z != v.z || b.w != v.w;
-}
-
-// The nearest pair of bf16 values; x and y are what remains.
-__device__ uint32_t cut_pair(float& x, float& y) {
-  const uint32_t pair = round_bf16(x, y);
-  x = __fsub_rn(x, __uint_as_float(pair << 16));
-  y = __fsub_rn(y, __uint_as_float(pair & 0xffff0000u));
-  return pair;
-}
-
-__device__ float quad_max(float x) {
-  x = max_of(x, __shfl_xor_sync(0xffffffffu, x, 1));
-  return max_of(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
-__device__ float quad_sum(float x) {
-  x = __fadd_rn(x, __shfl_xor_sync(0xffffffffu, x, 1));
-  return __fadd_rn(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
-
 // A block's work on its tile. Warps have 16 kTiles queries each; of these they compute the products
 // with kWarpKeys keys of a page, then the sums of kWarpChannels channels. A lane has rows g and
 // g + 8 of each tile of 16, see tile.cuh; its queries are numbered 2 tile + half.
@@ -237,6 +199,7 @@ class TileBlock {
       load(walk, 2 * i + S::kBuffers);
       add_values(s_.pages[(2 * i + 1) % S::kBuffers]);
       if (i % kPartPages != kPartPages - 1 && i + 1 != walk.count) continue;
+      end_part();
       if (splits > 1) {
         write_part(memory, parts_before, walk.part(i));
       } else {
@@ -250,17 +213,18 @@ class TileBlock {
   __device__ int query(int i) const { return first_query_ + i / 2 * 16 + i % 2 * 8 + lane_row_; }
 
   __device__ void read_queries() {
+    const float scale = score_scale(a_.scale);
     constexpr int kPairs = S::kD / 2;
     for (int x = threadIdx.x; x < S::kQueries * kPairs; x += S::kThreads) {
       const int row = x / kPairs, d = x % kPairs * 2;
       float2 pair = make_float2(0, 0);
       if (row < tile_.count && d < a_.D) {
         const float* q = query_of(a_, tile_.row(row), tile_.head(row)) + d;
-        pair = make_float2(q[0], q[1]);
+        pair = make_float2(__fmul_rn(q[0], scale), __fmul_rn(q[1], scale));
       }
       const int at = value_at<S::kD>(row, d / 8) + d % 8;
 #pragma unroll
-      for (int part = 0; part < 3; ++part) {
+      for (int part = 0; part < 2; ++part) {
         *reinterpret_cast<uint32_t*>(s_.q[part] + at) = cut_pair(pair.x, pair.y);
       }
     }
@@ -307,7 +271,7 @@ class TileBlock {
 
   __device__ void begin_part() {
 #pragma unroll
-    for (int i = 0; i < kLaneQueries; ++i) largest_[i] = -INFINITY, weights_[i] = 0;
+    for (int i = 0; i < kLaneQueries; ++i) bound_[i] = -INFINITY, weights_[i] = 0;
 #pragma unroll
     for (int t = 0; t < S::kTiles; ++t) {
 #pragma unroll
@@ -330,7 +294,7 @@ class TileBlock {
       for (int c = 0; c < 4; ++c) {
         float& score = scores[i / 2][c / 2][i % 2 * 2 + c % 2];
         const int key = first_key + kWarpKeys * key_warp_ + c / 2 * 8 + lane_column_ + c % 2;
-        score = key <= positions_[i] ? __fmul_rn(a_.scale, score) : -INFINITY;
+        if (key > positions_[i]) score = -INFINITY;
         largest = max_of(largest, score);
       }
       largest = quad_max(largest);
@@ -339,65 +303,57 @@ class TileBlock {
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < kLaneQueries; ++i) {
-      float largest = largest_[i];
+      float largest = s_.largest[0][query(i)];
 #pragma unroll
-      for (int w = 0; w < kKeyWarps; ++w) largest = max_of(largest, s_.largest[w][query(i)]);
-      // A query that has not seen a key yet has nothing to be scaled.
-      const float from = largest == -INFINITY ? 0 : largest;
-      scale_[i] = expf(__fsub_rn(largest_[i], from));
-      largest_[i] = largest;
+      for (int w = 1; w < kKeyWarps; ++w) largest = max_of(largest, s_.largest[w][query(i)]);
+      const float bound = max_of(bound_[i], ceilf(largest)), origin = origin_of(bound);
+      const float scale = power_of_two(__fsub_rn(bound_[i], bound));
+      bound_[i] = bound;
       float sum = 0;
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
         const float* score = scores[i / 2][n] + i % 2 * 2;
-        float x = expf(__fsub_rn(score[0], from)), y = expf(__fsub_rn(score[1], from));
+        float x = weight_of(score[0], origin), y = weight_of(score[1], origin);
         sum = __fadd_rn(sum, __fadd_rn(x, y));
         const int at = value_at<kPage>(query(i), kWarpKeys / 8 * key_warp_ + n) + lane_column_;
         *reinterpret_cast<uint32_t*>(s_.weights[0] + at) = cut_pair(x, y);
         *reinterpret_cast<uint32_t*>(s_.weights[1] + at) = cut_pair(x, y);
       }
-      sum = quad_sum(sum);
-      if (lane_column_ == 0) s_.sums[key_warp_][query(i)] = sum;
+      weights_[i] = __fmaf_rn(weights_[i], scale, sum);
 #pragma unroll
       for (int n = 0; n < S::kChannelTiles; ++n) {
         float* of_row = sums_[i / 2][n] + i % 2 * 2;
-        of_row[0] = __fmul_rn(of_row[0], scale_[i]);
-        of_row[1] = __fmul_rn(of_row[1], scale_[i]);
+        of_row[0] = __fmul_rn(of_row[0], scale);
+        of_row[1] = __fmul_rn(of_row[1], scale);
       }
     }
   }
 
-  // Products of four steps are added to those before by themselves: the tensor cores round sums
+  // The products of each part of queries are summed by themselves: the tensor cores round sums
   // towards zero.
   __device__ void multiply_keys(const uint16_t* keys, float (&scores)[S::kTiles][2][4]) {
-    const TileMatrix<S::kD> q[3] = {TileMatrix<S::kD>(s_.q[0]), TileMatrix<S::kD>(s_.q[1]),
-                                    TileMatrix<S::kD>(s_.q[2])};
+    const TileMatrix<S::kD> q[2] = {TileMatrix<S::kD>(s_.q[0]), TileMatrix<S::kD>(s_.q[1])};
     const TileMatrix<kPage> k(keys);
-    for_each_score([&](int t, int n, int c) { scores[t][n][c] = 0; });
-#pragma unroll 1
-    for (int first = 0; first < S::kD; first += 64) {
-      float large[S::kTiles][2][4], small[S::kTiles][2][4];
-      for_each_score([&](int t, int n, int c) { large[t][n][c] = small[t][n][c] = 0; });
+    float small[S::kTiles][2][4];
+    for_each_score([&](int t, int n, int c) { scores[t][n][c] = small[t][n][c] = 0; });
+#pragma unroll 4
+    for (int d = 0; d < S::kD; d += 16) {
+      uint32_t b[4];
+      k.load_right_as_it_lies(b, d, kWarpKeys * key_warp_);
 #pragma unroll
-      for (int d = first; d < first + 64; d += 16) {
-        uint32_t b[4];
-        k.load_right_as_it_lies(b, d, kWarpKeys * key_warp_);
+      for (int t = 0; t < S::kTiles; ++t) {
 #pragma unroll
-        for (int t = 0; t < S::kTiles; ++t) {
-#pragma unroll
-          for (int part = 2; part >= 0; --part) {
-            uint32_t a[4];
-            q[part].load_left(a, first_query_ + 16 * t, d);
-            float(&sums)[2][4] = part == 0 ? large[t] : small[t];
-            multiply_bf16(sums[0], a, b[0], b[1]);
-            multiply_bf16(sums[1], a, b[2], b[3]);
-          }
+        for (int part = 0; part < 2; ++part) {
+          uint32_t a[4];
+          q[part].load_left(a, first_query_ + 16 * t, d);
+          float(&sums)[2][4] = part == 0 ? scores[t] : small[t];
+          multiply_bf16(sums[0], a, b[0], b[1]);
+          multiply_bf16(sums[1], a, b[2], b[3]);
         }
       }
-      for_each_score([&](int t, int n, int c) {
-        scores[t][n][c] = __fadd_rn(scores[t][n][c], __fadd_rn(large[t][n][c], small[t][n][c]));
-      });
     }
+    for_each_score(
+        [&](int t, int n, int c) { scores[t][n][c] = __fadd_rn(scores[t][n][c], small[t][n][c]); });
   }
   template <typename Visit>
   __device__ static void for_each_score(Visit visit) {
@@ -451,13 +407,6 @@ class TileBlock {
   }
 
   __device__ void add_values(const uint16_t* values) {
-#pragma unroll
-    for (int i = 0; i < kLaneQueries; ++i) {
-      float sum = s_.sums[0][query(i)];
-#pragma unroll
-      for (int w = 1; w < kKeyWarps; ++w) sum = __fadd_rn(sum, s_.sums[w][query(i)]);
-      weights_[i] = __fmaf_rn(weights_[i], scale_[i], sum);
-    }
     const TileMatrix<kPage> large(s_.weights[0]), small(s_.weights[1]);
     const TileMatrix<S::kD> v(values);
 #pragma unroll
@@ -479,6 +428,24 @@ class TileBlock {
           multiply_bf16(sums_[t][n], small_w[t], b[0], b[1]);
           multiply_bf16(sums_[t][n + 1], small_w[t], b[2], b[3]);
         }
+      }
+    }
+  }
+
+  // The sums of weights of the part, of which each lane has those of its keys so far.
+  __device__ void end_part() {
+#pragma unroll
+    for (int i = 0; i < kLaneQueries; ++i) {
+      const float sum = quad_sum(weights_[i]);
+      if (lane_column_ == 0) s_.weights_of_warps[key_warp_][query(i)] = sum;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kLaneQueries; ++i) {
+      weights_[i] = s_.weights_of_warps[0][query(i)];
+#pragma unroll
+      for (int w = 1; w < kKeyWarps; ++w) {
+        weights_[i] = __fadd_rn(weights_[i], s_.weights_of_warps[w][query(i)]);
       }
     }
   }
@@ -509,14 +476,14 @@ class TileBlock {
     for_each_query(part, [&](int i, int query) {
       const int64_t at = parts_before + tile_.seq.parts_before(tile_.row(query)) + part;
       float* to = memory.at(a_, at, tile_.head(query));
-      if (key_warp_ == 0 && lane_column_ == 0) to[0] = largest_[i], to[1] = weights_[i];
+      if (key_warp_ == 0 && lane_column_ == 0) to[0] = bound_[i], to[1] = weights_[i];
       for_each_channel(i, [&](int n, int c, int d) { to[2 + d] = sums_[i / 2][n][c]; });
     });
   }
 
   __device__ void join(int part, PartSums (&joined)[kLaneQueries], Sums& all) const {
     for_each_query(part, [&](int i, int) {
-      const PartScales scales = joined[i].join(part == 0, largest_[i], weights_[i]);
+      const PartScales scales = joined[i].join(part == 0, bound_[i], weights_[i]);
       for_each_channel(i, [&](int n, int c, int) {
         const float sum = sums_[i / 2][n][c];
         all[i / 2][n][c] = part == 0 ? sum : scales.join(all[i / 2][n][c], sum);
@@ -541,8 +508,7 @@ class TileBlock {
   const int key_warp_, first_query_, lane_row_, lane_column_;
   const int first_position_, last_position_;
   int positions_[kLaneQueries];
-  float largest_[kLaneQueries], weights_[kLaneQueries];  // of the part so far
-  float scale_[kLaneQueries];                            // of what was before the page
+  float bound_[kLaneQueries], weights_[kLaneQueries];  // of the part so far
   Sums sums_;
 };
 

@@ -4,7 +4,29 @@
 
 // What parts of kAttentionPart keys leave of a query, and how these are joined from the oldest to
 // the newest: in every kernel by the same operations, none of which is fused with another.
+//
+// Scores are exponents of two. Weights are relative to the least whole number that no score so far
+// exceeds, their bound: so what was summed before a larger score is met is scaled by a power of
+// two, which rounds nothing but what is too small for a normal value.
 namespace recurve::cuda::sm80 {
+
+// What a query is multiplied by, so that its products with keys are scores.
+__device__ inline float score_scale(float scale) { return __fmul_rn(scale, 1.44269504f); }
+
+// 2^x of a whole number up to 0; 0 where that is no normal value, and where x is NaN.
+__device__ inline float power_of_two(float x) {
+  return x >= -126.0f ? __int_as_float((127 + __float2int_rn(x)) << 23) : 0.0f;
+}
+
+// What weights are relative to: a query that has not seen a key yet has nothing to be scaled.
+__device__ inline float origin_of(float bound) { return bound == -INFINITY ? 0.0f : bound; }
+
+// The weight of a score, to 2^-22 of it.
+__device__ inline float weight_of(float score, float origin) {
+  float weight;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(weight) : "f"(__fsub_rn(score, origin)));
+  return weight;
+}
 
 // What sums of values are multiplied by when a part joins those before it.
 struct PartScales {
@@ -15,19 +37,20 @@ struct PartScales {
   }
 };
 
-// The largest score and the sum of weights of all parts so far.
+// The bound of scores and the sum of weights of all parts so far.
 struct PartSums {
-  float largest = -INFINITY, weights = 0;
+  float bound = -INFINITY, weights = 0;
 
-  __device__ PartScales join(bool first, float part_largest, float part_weights) {
+  __device__ PartScales join(bool first, float part_bound, float part_weights) {
     if (first) {
-      largest = part_largest;
+      bound = part_bound;
       weights = part_weights;
       return {0, 1};
     }
-    const float both = max_of(largest, part_largest);
-    const PartScales scales{expf(__fsub_rn(largest, both)), expf(__fsub_rn(part_largest, both))};
-    largest = both;
+    const float both = max_of(bound, part_bound);
+    const PartScales scales{power_of_two(__fsub_rn(bound, both)),
+                            power_of_two(__fsub_rn(part_bound, both))};
+    bound = both;
     weights = scales.join(weights, part_weights);
     return scales;
   }
