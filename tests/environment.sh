@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Makes a Python environment of pinned packages in build/environments, or takes the one that is there.
 #   tests/environment.sh NAME REQUIREMENTS     prints the path of its python
-#   tests/environment.sh --all [BUT_NAME]      makes those of all tests, one after the other
+#   tests/environment.sh --all [BUT]           makes those of all tests but *BUT, one after the other
 #   tests/environment.sh --bare FOLDER WHAT... makes one there of these packages alone, files or names
 #   tests/environment.sh --into PYTHON WHAT... installs files into one that is there, and nothing else
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 if [ "$1" = --all ]; then
   while read -r name requirements; do
-    [ "$name" = "${2:-}" ] || "$0" "$name" "$root/tests/$requirements" >/dev/null || echo "$name was not made"
+    [ -n "${2:-}" ] && [[ $name == *$2 ]] || "$0" "$name" "$root/tests/$requirements" >/dev/null || echo "$name was not made"
   done <<END
 clients-openai-current clients_of_others/openai/requirements-current.txt
 clients-python clients/python/requirements.txt
@@ -16,6 +16,8 @@ deploy deploy/requirements.txt
 clients-kserve clients_of_others/kserve/requirements.txt
 page page/requirements.txt
 clients-openai-previous clients_of_others/openai/requirements-previous.txt
+clients-anthropic-current clients_of_others/anthropic/requirements-current.txt
+clients-anthropic-previous clients_of_others/anthropic/requirements-previous.txt
 constraint server/constraint/requirements.txt
 world-tokenizer golden/world_tokenizer/requirements.txt
 END

@@ -41,6 +41,7 @@ ALLOWED = {  # folder: the folders whose headers it may include besides its own
     "server/http": {"server/identity", "server/net", "server/observe", "server/request", "server/serving", "server/text"},
     "server/http/openai": {"server/http", "server/constraint/constraint.h", "server/identity", "server/request", "server/serving",
                            "server/sampling", "server/text"},
+    "server/http/anthropic": {"server/http", "server/identity", "server/request", "server/serving", "server/text"},
     "server/startup": {"model", "kernels", "server/constraint", "server/engine", "server/identity", "server/net", "server/observe",
                        "server/prefix", "server/request", "server/serving", "server/session", "server/state", "server/storage", "server/text"},
     "server": {"*"},  # the composition root

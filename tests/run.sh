@@ -101,7 +101,7 @@ check "clang-format" format_of_ours
 # With --all, tests that compute run as shipped, the others only under the sanitizers. Without it, the kernels have
 # two instruction sets, there are no benchmarks, and repetitive cases are sampled.
 preset=check not_needed=""
-[ -n "$all" ] || preset=quick not_needed=clients-openai-previous
+[ -n "$all" ] || preset=quick not_needed=-previous
 say "$preset: configuration"
 configure $preset  # draws the golden weights, which Python's tests read
 

@@ -92,8 +92,8 @@ Refused Connection::identify() {
     caller_ = kStranger;
     return {};
   }
-  caller_ = context_.core.access.identify(
-      {field_of(parser_->get(), "Authorization"), subject_, peer_, network_, number_});
+  const std::string authorization = authorization_of(parser_->get());
+  caller_ = context_.core.access.identify({authorization, subject_, peer_, network_, number_});
   Refused refused = check_role(caller_, least);
   if (refused || least == Role::kUser || context_.options.operators) return refused;
   return refuse(EndReason::kForbidden,

@@ -6,10 +6,12 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/http/answer_dialect.h"
 #include "server/http/exchange.h"
+#include "server/http/routes.h"
 #include "server/serving/generation.h"
 
 namespace recurve {
@@ -90,5 +92,17 @@ class HttpAnswer final : public Exchange, private CallRegistry::Call, private Ex
   bool last_ = false;             // the end is being written
   std::atomic<bool> writing_{false}, gone_{false};
 };
+
+// A handler that answers in a dialect. `state`: of the API, that its dialect needs.
+template <typename Dialect, typename... State>
+Route::Begin answers(ServerCore& core, std::shared_ptr<State>... state) {
+  return [&core, ... state = std::move(state)](std::shared_ptr<Connection> connection,
+                                               HttpRequest request) {
+    const HttpAnswer::MakeDialect dialect = [&](const HttpRequest& asked) {
+      return std::make_unique<Dialect>(core, *state..., asked);
+    };
+    return std::make_shared<HttpAnswer>(std::move(connection), core, std::move(request), dialect);
+  };
+}
 
 }  // namespace recurve

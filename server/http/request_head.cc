@@ -81,7 +81,7 @@ RouteMatch find(std::span<const HttpApi> apis, http::verb verb, std::string_view
 constexpr const char* kSingleFields[] = {
     "Authorization",        "Content-Type", "Expect",       "Host",
     "Idempotency-Key",      "Origin",       "x-request-id", "x-recurve-session",
-    "x-recurve-timeout-ms", "traceparent",
+    "x-recurve-timeout-ms", "traceparent",  "x-api-key",
 };
 
 // Why a proxy could read the request differently from this server; empty: it cannot.
@@ -127,6 +127,13 @@ std::optional<std::string> refusal(const HttpFields& fields, std::string_view pa
 std::string_view field_of(const HttpFields& fields, std::string_view name) {
   const auto found = fields.find(boost::beast::string_view(name.data(), name.size()));
   return found == fields.end() ? std::string_view() : to_view(found->value());
+}
+
+std::string authorization_of(const HttpFields& fields) {
+  const std::string_view authorization = field_of(fields, "Authorization");
+  const std::string_view key = field_of(fields, "x-api-key");
+  if (!authorization.empty() || key.empty()) return std::string(authorization);
+  return fmt::format("Bearer {}", key);
 }
 
 std::string all_of(const HttpFields& fields, std::string_view name) {

@@ -272,8 +272,9 @@ int parse_options(int argc, char** argv, Options* o) {
       ->group("Service");
   app.add_option("--http", o->http,
                  "Serve HTTP on HOST:PORT: OpenAI's API (/v1/models, /v1/completions, "
-                 "/v1/chat/completions, /v1/responses), /v1/sessions, /tokenize, /health, "
-                 "/metrics, and a page at /; default: none")
+                 "/v1/chat/completions, /v1/responses), Anthropic's (/v1/messages), /v1/sessions, "
+                 "/tokenize, "
+                 "/health, /metrics, and a page at /; default: none")
       ->group("Service");
   app.add_option("--http-origin", o->http_origins,
                  "Allow pages of https://HOST[:PORT] to use --http, and HOST as its name; HOST "

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "server/http/anthropic/api.h"
 #include "server/http/openai/api.h"
 #include "server/http/server.h"
 #include "server/http/server_api.h"
@@ -19,7 +20,8 @@ using nlohmann::json;
 
 // As the server has them.
 inline std::vector<HttpApi> http_apis(ServerCore& core, int64_t max_response_bytes = 64 << 20) {
-  return {openai_api(core, max_response_bytes), server_api(core), load_api(core), page_api()};
+  return {openai_api(core, max_response_bytes), anthropic_api(core), server_api(core),
+          load_api(core), page_api()};
 }
 
 // The HTTP frontend before a fake engine that echoes the prompt.

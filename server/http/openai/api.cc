@@ -18,18 +18,6 @@ using boost::beast::http::verb;
 using nlohmann::json;
 using enum Route::Body;
 
-// A handler that answers in a dialect. `state`: of the API, that its dialect needs.
-template <typename Dialect, typename... State>
-Route::Begin answers(ServerCore& core, std::shared_ptr<State>... state) {
-  return [&core, ... state = std::move(state)](std::shared_ptr<Connection> connection,
-                                               HttpRequest request) {
-    const HttpAnswer::MakeDialect dialect = [&](const HttpRequest& asked) {
-      return std::make_unique<Dialect>(core, *state..., asked);
-    };
-    return std::make_shared<HttpAnswer>(std::move(connection), core, std::move(request), dialect);
-  };
-}
-
 }  // namespace
 
 HttpApi openai_api(ServerCore& core, int64_t max_response_bytes) {

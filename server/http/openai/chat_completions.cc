@@ -32,7 +32,7 @@ Refused ChatCompletions::read(std::string text, const WorkLimits& limits,
     if (logprobs) to.logprobs = top.value_or(0);
     allot(1);
   };
-  return read_body(std::move(text), limits, Resource::kChatCompletions, *model_, read);
+  return read_openai_body(std::move(text), limits, OpenAiResource::kChatCompletions, *model_, read);
 }
 
 json ChatCompletions::part(const Part& of, json logprobs) const {

@@ -133,7 +133,8 @@ Refused Completions::read(std::string text, const WorkLimits& limits,
     }
     if (echo) check_echo(prompts, common.choices, model_->text);
   };
-  if (Refused refused = read_body(std::move(text), limits, Resource::kCompletions, *model_, read)) {
+  if (Refused refused =
+          read_openai_body(std::move(text), limits, OpenAiResource::kCompletions, *model_, read)) {
     return refused;
   }
   logprobs_ = common.logprobs.has_value();

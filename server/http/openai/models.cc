@@ -1,10 +1,10 @@
 #include "server/http/openai/models.h"
 
-#include <fmt/format.h>
-
 #include <chrono>
 #include <cstdint>
 #include <ctime>
+
+#include "server/http/request_body.h"
 
 namespace recurve {
 namespace {
@@ -29,14 +29,6 @@ Refused list_models(const HttpRequest&, const ServerCore& core, json* object) {
 Refused get_model(const HttpRequest& request, const ServerCore& core, json* object) {
   *object = model_object(core);
   return check_model(request.names.front(), *core.model());
-}
-
-Refused check_model(const std::string& name, const ServedModel& model) {
-  if (name == model.info.model_name) return {};
-  return Refusal{.reason = EndReason::kNotFound,
-                 .message = fmt::format("unknown model \"{}\": this server has \"{}\"", cut(name),
-                                        model.info.model_name),
-                 .field = "model"};
 }
 
 }  // namespace recurve

@@ -10,7 +10,5 @@ namespace recurve {
 // GET /v1/models and /v1/models/NAME: the served model.
 Refused list_models(const HttpRequest& request, const ServerCore& core, nlohmann::json* object);
 Refused get_model(const HttpRequest& request, const ServerCore& core, nlohmann::json* object);
-// Refuses the name of another model.
-Refused check_model(const std::string& name, const ServedModel& model);
 
 }  // namespace recurve

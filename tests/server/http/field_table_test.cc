@@ -7,6 +7,7 @@
 
 #include <set>
 
+#include "server/http/anthropic/message_fields.h"
 #include "tests/support/http_fixture.h"
 
 namespace recurve::field_table_test {
@@ -16,23 +17,36 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
+// A resource, a body that it answers, and the fields that it reads.
+struct Resource {
+  const char* path;
+  json body;
+  FieldTable table;
+
+  bool reads(const RequestField& field) const { return (field.read_by & table.resource) != 0; }
+};
+
 class FieldTableTest : public testing::HttpFixture {
  protected:
   void SetUp() override { start(); }
 
-  testing::HttpClient::Response post_with(Resource resource, const char* field, const json& value) {
-    json body = resource == Resource::kCompletions       ? completion("x")
-                : resource == Resource::kChatCompletions ? chat("x")
-                                                         : json{{"input", "x"}};
+  testing::HttpClient::Response post_with(const Resource& resource, const char* field,
+                                          const json& value) {
+    json body = resource.body;
     body[field] = value;
-    return post(resource == Resource::kCompletions       ? "/v1/completions"
-                : resource == Resource::kChatCompletions ? "/v1/chat/completions"
-                                                         : "/v1/responses",
-                body);
+    return post(resource.path, body);
+  }
+  testing::HttpClient::Response post_chat(const char* field, const json& value) {
+    return post_with(resources_[1], field, value);
   }
   static bool is_refused(const testing::HttpClient::Response& got, const char* field) {
     if (got.status != 400) return false;
-    EXPECT_THAT(got.object()["error"]["param"].get<std::string>(), StartsWith(field));
+    const json error = got.object()["error"];
+    if (error.contains("param")) {
+      EXPECT_THAT(error["param"].get<std::string>(), StartsWith(field));
+    } else {
+      EXPECT_THAT(error["message"].get<std::string>(), HasSubstr(field));
+    }
     return true;
   }
   static bool means_absent(const RequestField& field, const char* text) {
@@ -41,28 +55,41 @@ class FieldTableTest : public testing::HttpFixture {
     });
   }
 
-  static constexpr Resource kResources[] = {Resource::kCompletions, Resource::kChatCompletions,
-                                            Resource::kResponses};
+  const json said_ = json::array({{{"role", "user"}, {"content", "x"}}});
+  const std::vector<Resource> resources_ = {
+      {"/v1/completions", completion("x"), table_of(OpenAiResource::kCompletions)},
+      {"/v1/chat/completions", chat("x"), table_of(OpenAiResource::kChatCompletions)},
+      {"/v1/responses", {{"input", "x"}}, table_of(OpenAiResource::kResponses)},
+      {"/v1/messages",
+       {{"messages", said_}, {"max_tokens", 4}},
+       table_of(MessagesResource::kMessages)},
+      {"/v1/messages/count_tokens",
+       {{"messages", said_}},
+       table_of(MessagesResource::kCountTokens)},
+  };
   // Nothing that any field takes, and what those take that take all objects does not.
   const json wrong_ = {{"unexpected", {1}}}, number_ = 17;
 };
 
 TEST_F(FieldTableTest, EachFieldStandsThereOnceAndEachHarmlessOneHasItsReason) {
-  std::set<std::string> names;
-  for (const RequestField& field : request_fields()) {
-    EXPECT_TRUE(names.insert(field.name).second) << field.name;
-    const bool is_ignored = std::ranges::any_of(
-        kResources, [&](Resource resource) { return !is_read_by(field, resource); });
-    EXPECT_EQ(field.why_harmless != nullptr && *field.why_harmless != 0,
-              field.is_harmless && is_ignored)
-        << field.name;
+  for (const Resource& one : resources_) {
+    std::set<std::string> names;
+    for (const RequestField& field : one.table.fields) {
+      EXPECT_TRUE(names.insert(field.name).second) << field.name;
+      const bool is_ignored = std::ranges::any_of(resources_, [&](const Resource& other) {
+        return other.table.fields.data() == one.table.fields.data() && !other.reads(field);
+      });
+      EXPECT_EQ(field.why_harmless != nullptr && *field.why_harmless != 0,
+                field.is_harmless && is_ignored)
+          << field.name;
+    }
   }
 }
 
 TEST_F(FieldTableTest, WhatIsNotReadIsRefusedByNameUnlessItIsHarmless) {
-  for (const Resource resource : kResources) {
-    for (const RequestField& field : request_fields()) {
-      if (is_read_by(field, resource)) continue;
+  for (const Resource& resource : resources_) {
+    for (const RequestField& field : resource.table.fields) {
+      if (resource.reads(field)) continue;
       const auto got = post_with(resource, field.name, wrong_);
       EXPECT_EQ(is_refused(got, field.name), !field.is_harmless) << field.name << "\n" << got.body;
       if (field.is_harmless) EXPECT_EQ(got.status, 200) << field.name << "\n" << got.body;
@@ -76,20 +103,20 @@ TEST_F(FieldTableTest, WhatIsNotReadIsRefusedByNameUnlessItIsHarmless) {
 }
 
 TEST_F(FieldTableTest, WhatIsReadIsReadEachTime) {
-  for (const Resource resource : kResources) {
-    for (const RequestField& field : request_fields()) {
-      if (!is_read_by(field, resource)) continue;
+  for (const Resource& resource : resources_) {
+    for (const RequestField& field : resource.table.fields) {
+      if (!resource.reads(field)) continue;
       EXPECT_TRUE(is_refused(post_with(resource, field.name, wrong_), field.name) ||
                   is_refused(post_with(resource, field.name, number_), field.name))
-          << field.name << " is dropped in silence";
+          << resource.path << ": " << field.name << " is dropped in silence";
     }
   }
 }
 
 TEST_F(FieldTableTest, WhatIsEmptyIsRefusedUnlessItMeansThatItIsLeftOut) {
-  for (const Resource resource : kResources) {
-    for (const RequestField& field : request_fields()) {
-      if (!is_read_by(field, resource)) continue;
+  for (const Resource& resource : resources_) {
+    for (const RequestField& field : resource.table.fields) {
+      if (!resource.reads(field)) continue;
       for (const char* empty : {"[]", "{}"}) {
         const auto got = post_with(resource, field.name, json::parse(empty));
         if (!means_absent(field, empty)) {
@@ -105,7 +132,7 @@ TEST_F(FieldTableTest, WhatIsEmptyIsRefusedUnlessItMeansThatItIsLeftOut) {
 
 TEST_F(FieldTableTest, ConstraintsHaveNoFieldsThatAreDropped) {
   const auto refuse = [&](const char* field, const char* value, const char* sentence) {
-    const auto got = post_with(Resource::kChatCompletions, field, json::parse(value));
+    const auto got = post_chat(field, json::parse(value));
     EXPECT_TRUE(is_refused(got, field)) << value << "\n" << got.body;
     EXPECT_THAT(got.body, HasSubstr(sentence));
   };
@@ -135,7 +162,7 @@ TEST_F(FieldTableTest, WhatConstrainsReachesTheEngine) {
   if (!has_constraint_library()) GTEST_SKIP() << "built without structured output";
   const auto expect = [&](const char* field, const char* value, Form form,
                           const std::string& text) {
-    const auto got = post_with(Resource::kChatCompletions, field, json::parse(value));
+    const auto got = post_chat(field, json::parse(value));
     ASSERT_EQ(got.status, 200) << value << "\n" << got.body;
     const auto constraint = engine_->last_request().sampling.constraint;
     ASSERT_NE(constraint, nullptr) << value;

@@ -1,10 +1,12 @@
 // Sentences that quote a client, over HTTP: each text of each body, path, query and header.
 #include <gmock/gmock.h>
 
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "server/http/anthropic/message_fields.h"
 #include "server/http/openai/fields/field_table.h"
 #include "tests/support/hostile_text.h"
 #include "tests/support/http_fixture.h"
@@ -32,6 +34,13 @@ const std::vector<std::pair<std::string, json>> kBodies = {
        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "t"}]},
        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
        {"type": "function_call_output", "call_id": "c", "output": "o"}]})")},
+    {"/v1/messages", json::parse(R"({"model": "fake", "max_tokens": 1, "system": [{"type": "text",
+       "text": "s"}], "stop_sequences": ["s"], "messages": [
+       {"role": "user", "content": [{"type": "text", "text": "t"}]},
+       {"role": "assistant", "content": [{"type": "thinking", "thinking": "h"},
+         {"type": "tool_use", "id": "i", "name": "f", "input": {"a": "x"}}]},
+       {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "i", "content": "c",
+         "is_error": true}]}]})")},
     {"/tokenize", json::parse(R"({"model": "fake", "prompt": "p"})")},
     {"/tokenize", json::parse(R"({"messages": [{"role": "user", "content": "c"}]})")},
     {"/detokenize", json::parse(R"({"model": "fake", "tokens": [1]})")},
@@ -67,6 +76,14 @@ class HttpQuotedTest : public testing::HttpFixture {
     if (error.contains("param") && error["param"].is_string()) {
       EXPECT_LE(error["param"].get<std::string>().size(), kMostQuoted + 3) << what;
     }
+  }
+  // Of a body of an answer; empty: of others.
+  static std::span<const RequestField> fields_of(const std::string& path) {
+    if (path == "/v1/messages") return table_of(MessagesResource::kMessages).fields;
+    const bool openai =
+        path == "/v1/completions" || path == "/v1/chat/completions" || path == "/v1/responses";
+    if (openai) return table_of(OpenAiResource::kCompletions).fields;
+    return {};
   }
   // By one connection, which stays.
   void send_body(const std::string& path, const json& body) {
@@ -109,14 +126,12 @@ TEST_F(HttpQuotedTest, EachTextOfEachBody) {
 TEST_F(HttpQuotedTest, EachFieldOfEachResource) {
   for (const std::string& text : {hostile_texts()[0], hostile_texts(300)[2]}) {
     for (const auto& [path, good] : kBodies) {
-      if (path != "/v1/completions" && path != "/v1/chat/completions" && path != "/v1/responses") {
-        continue;
-      }
+      const auto fields = fields_of(path);
       json least = good;
       for (const char* needless : {"structured_outputs", "session", "stream_options"}) {
         least.erase(needless);
       }
-      for (const RequestField& field : request_fields()) {
+      for (const RequestField& field : fields) {
         const std::vector<json> values = {
             text, json::array({text}), {{text, {text}}}, json::array({{{"type", text}}})};
         for (const json& value : values) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kserve/v2/inference.grpc.pb.h"
+#include "server/http/anthropic/api.h"
 #include "server/http/openai/api.h"
 #include "server/http/server.h"
 #include "server/kserve/kserve_service.h"
@@ -87,8 +88,8 @@ class GatheredMemory : public RpcFixture {
     };
     start({.script = script, .next_likely = 1},
           {.core = {.max_gathered_bytes = int64_t{8} << 30}});  // what it holds is known, too
-    http_.emplace(HttpOptions{.listen = "127.0.0.1:0"}, std::vector{openai_api(*core_)}, *core_,
-                  connections_);
+    http_.emplace(HttpOptions{.listen = "127.0.0.1:0"},
+                  std::vector{openai_api(*core_), anthropic_api(*core_)}, *core_, connections_);
     ask("/v1/completions", {{"prompt", "p"}, {"max_tokens", 1}});
   }
 
@@ -156,6 +157,9 @@ TEST_F(GatheredMemory, OfHttpIsReserved) {
       body["messages"] = json::array({{{"role", "user"}, {"content", "c"}}});
       if (top >= 0) body.update({{"logprobs", true}, {"top_logprobs", top}});
       expect_held("chat" + what, taken_by([&] { ask("/v1/chat/completions", body); }));
+      if (top < 0) {
+        expect_held("message" + what, taken_by([&] { ask("/v1/messages", body); }));
+      }
       for (const bool stream : {false, true}) {
         json response = {{"max_output_tokens", tokens(top)}, {"stream", stream}, {"input", "p"}};
         if (top >= 0) response["include"] = {"message.output_text.logprobs"};

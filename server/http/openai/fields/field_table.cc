@@ -1,18 +1,10 @@
 #include "server/http/openai/fields/field_table.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <string>
-
-#include "server/http/body_fields.h"
-
 namespace recurve {
 namespace {
 
 constexpr int kC = 1, kH = 2, kR = 4;  // completions, chat completions, responses
 constexpr int kCH = kC | kH, kHR = kH | kR, kAll = kC | kH | kR;
-constexpr bool kRefused = false, kHarmless = true;
 
 constexpr RequestField kFields[] = {
     // The prompt.
@@ -250,13 +242,13 @@ constexpr RequestField kFields[] = {
     {"top_a", 0, kRefused, {"0", "0.0"}},
 };
 
-int bit_of(Resource resource) {
+int bit_of(OpenAiResource resource) {
   switch (resource) {
-    case Resource::kCompletions:
+    case OpenAiResource::kCompletions:
       return kC;
-    case Resource::kChatCompletions:
+    case OpenAiResource::kChatCompletions:
       return kH;
-    case Resource::kResponses:
+    case OpenAiResource::kResponses:
       break;
   }
   return kR;
@@ -264,27 +256,6 @@ int bit_of(Resource resource) {
 
 }  // namespace
 
-std::span<const RequestField> request_fields() { return kFields; }
-
-bool is_read_by(const RequestField& field, Resource resource) {
-  return (field.read_by & bit_of(resource)) != 0;
-}
-
-void check_fields(const ClientJson& body, Resource resource) {
-  for (const RequestField& field : kFields) {
-    const ClientJson* value = find(body, field.name);
-    if (value == nullptr) continue;
-    const bool is_read = is_read_by(field, resource);
-    const bool is_empty = value->is_structured() && value->empty();
-    if (is_read ? !is_empty : field.is_harmless) continue;
-    const std::string text = value->is_binary() ? std::string() : dump(*value);
-    const bool same = std::any_of(field.same.begin(), field.same.end(),
-                                  [&](const char* one) { return one != nullptr && text == one; });
-    if (same) continue;
-    throw BadField(field.name,
-                   is_read ? fmt::format("{} must not be empty: leave it out", field.name)
-                           : fmt::format("{} is not supported here: leave it out", field.name));
-  }
-}
+FieldTable table_of(OpenAiResource resource) { return {kFields, bit_of(resource)}; }
 
 }  // namespace recurve

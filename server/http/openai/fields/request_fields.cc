@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "server/http/body_fields.h"
-#include "server/http/openai/models.h"
 
 namespace recurve {
 namespace {
@@ -176,19 +175,12 @@ const ClientJson* template_variables(const ClientJson& body) {
       fmt::format("chat_template_kwargs must have at most {} bytes, got {}", kMostBytes, bytes));
 }
 
-void check_messages(const ClientJson& list, const char* field, size_t bytes) {
-  const size_t most = most_messages(bytes);
-  if (list.size() <= most) return;
-  throw BadField(field, fmt::format("{} must have at most {} entries in a body of {} bytes, got {}",
-                                    field, most, bytes, list.size()));
-}
-
 Conversation conversation_of(ClientJson& body, size_t bytes) {
   ClientJson* messages = find(body, "messages");
   if (messages == nullptr || !messages->is_array() || messages->empty()) {
     throw BadField("messages", "messages must be a list of at least one message");
   }
-  check_messages(*messages, "messages", bytes);
+  check_messages(messages->size(), "messages", bytes);
   Conversation to;
   to.messages.reserve(messages->size());
   ValueBudget budget{.most = most_values(bytes)};
@@ -208,21 +200,10 @@ Conversation conversation_of(ClientJson& body, size_t bytes) {
   return to;
 }
 
-Refused read_body(std::string text, const WorkLimits& limits, Resource resource,
-                  const ServedModel& model, const std::function<void(ClientJson& body)>& read) {
-  try {
-    ClientJson body = parse_object(text, limits, kIdFields);
-    std::string().swap(text);
-    const auto name = string_of(body, "model");  // absent: the served model
-    if (name) {
-      if (Refused refused = check_model(*name, model)) return refused;
-    }
-    check_fields(body, resource);
-    read(body);
-    return {};
-  } catch (const BadField& error) {
-    return invalid(error.field, "{}", error.what());
-  }
+Refused read_openai_body(std::string text, const WorkLimits& limits, OpenAiResource resource,
+                         const ServedModel& model,
+                         const std::function<void(ClientJson& body)>& read) {
+  return read_body(std::move(text), limits, table_of(resource), kIdFields, model, read);
 }
 
 }  // namespace recurve

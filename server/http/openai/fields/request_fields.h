@@ -26,10 +26,10 @@ struct OpenAiForm {
   bool tokens_as_ids = false;  // tokens with log-probabilities are named by their ids
 };
 
-// Parses a body, checks its model and its fields, and calls `read`, which may throw BadField and
-// may move values out of the object. The text is freed before.
-Refused read_body(std::string text, const WorkLimits& limits, Resource resource,
-                  const ServedModel& model, const std::function<void(ClientJson& body)>& read);
+// read_body() of request_body.h, for a resource of this dialect.
+Refused read_openai_body(std::string text, const WorkLimits& limits, OpenAiResource resource,
+                         const ServedModel& model,
+                         const std::function<void(ClientJson& body)>& read);
 
 // The common fields of all resources: sampling, stops, priority and session, stream and n.
 void read_common(ClientJson& body, TextRequest* asked, OpenAiForm* form);
@@ -51,18 +51,11 @@ const ClientJson* template_variables(const ClientJson& body);
 // messages out of the body, which has `bytes`.
 Conversation conversation_of(ClientJson& body, size_t bytes);
 
-// Refuses a list of more messages or items than most_messages() allows.
-void check_messages(const ClientJson& list, const char* field, size_t bytes);
-
 // Whether a body has tools, and tool_choice is not none. Throws BadField.
 bool wants_tools(const ClientJson& body);
 
 // The tool_choice and parallel_tool_calls of a body with tools. Throws BadField.
 std::optional<ToolUse> tool_use_of(const ClientJson& body);
-
-// Parses a JSON object within the limits of a body; nothing if the text is none. Throws BadField if
-// the budget is spent.
-std::optional<ClientJson> json_object(std::string_view text, ValueBudget& budget);
 
 // Parses the arguments of calls of an earlier answer, which the dialect has as JSON in a string,
 // into objects for the template. Others stay as they are, and are refused (chat_rules.h).

@@ -18,24 +18,9 @@ std::string named_tool(const ClientJson& choice) {
 
 }  // namespace
 
-std::optional<ClientJson> json_object(std::string_view text, ValueBudget& budget) {
-  try {
-    ClientJson object = read_client_json(text, "arguments of calls", kMaxBodyLevels, {}, budget);
-    if (object.is_object()) return object;
-  } catch (const TooManyValues& refused) {
-    throw BadField("", refused.what());
-  } catch (const JsonRefused&) {
-  }
-  return {};
-}
-
 bool wants_tools(const ClientJson& body) {
   const ClientJson* tools = find(body, "tools");
-  if (tools != nullptr && !tools->is_array()) throw BadField("tools", "tools must be a list");
-  constexpr size_t kMost = 4096;
-  if (tools != nullptr && tools->size() > kMost) {
-    throw BadField("tools", fmt::format("tools must be at most {}, got {}", kMost, tools->size()));
-  }
+  if (tools != nullptr) check_tools(*tools);
   const ClientJson* choice = find(body, "tool_choice");
   return tools != nullptr && !tools->empty() && (choice == nullptr || *choice != "none");
 }

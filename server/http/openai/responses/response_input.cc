@@ -90,7 +90,7 @@ std::vector<ChatMessage> take_messages_of_input(ClientJson& body, size_t bytes) 
   if (!input->is_array() || input->empty()) {
     throw BadField("input", "input must be a string or a list of at least one item");
   }
-  check_messages(*input, "input", bytes);
+  check_messages(input->size(), "input", bytes);
   std::vector<ChatMessage> messages;
   messages.reserve(input->size());
   ValueBudget budget{.most = most_values(bytes)};

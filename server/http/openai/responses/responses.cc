@@ -116,7 +116,8 @@ Refused Responses::read(std::string text, const WorkLimits& limits,
     previous = string_of(body, "previous_response_id");
     read_fields(body, bytes);
   };
-  Refused refused = read_body(std::move(text), limits, Resource::kResponses, *model_, read);
+  Refused refused =
+      read_openai_body(std::move(text), limits, OpenAiResource::kResponses, *model_, read);
   if (!refused && previous) refused = read_previous(*previous);
   if (!refused) refused = choose_prompt(limits, &to);
   return refused;

@@ -120,8 +120,8 @@ class BodyMemory : public ::testing::Test {
         .tool_form = tool_form_of(written),
         .problem = ""};
     engine_.emplace(queue_);
-    server_.emplace(HttpOptions{.listen = "127.0.0.1:0"}, std::vector{openai_api(core_)}, core_,
-                    connections_);
+    server_.emplace(HttpOptions{.listen = "127.0.0.1:0"},
+                    std::vector{openai_api(core_), anthropic_api(core_)}, core_, connections_);
     core_.serve(std::make_shared<LargeTokenizer>(bytes_an_id_),
                 {.model_name = "fake",
                  .vocab_rows = kVocabulary,
@@ -357,6 +357,31 @@ const std::vector<Filled> kOfResponses = {
     {"tools", [](size_t n) { return list(n, R"({"type":"function","name":"f"})"); }},
 };
 
+// Of Anthropic's dialect: a block of each kind, many times.
+std::string blocks_of(const char* role, size_t n, const char* block) {
+  return fmt::format(R"([{{"role":"{}","content":{}}}])", role, list(n, block));
+}
+const std::vector<Filled> kBlocks = {
+    {"messages", [](size_t n) { return list(n, R"({"role":"user","content":""})"); }},
+    {"messages", [](size_t n) { return list(n, R"({"role":"user","content":[]})"); }},
+    {"messages",
+     [](size_t n) {
+       return list(n / 2, R"({"role":"user","content":"a"},{"role":"assistant","content":"b"})");
+     }},
+    {"messages", [](size_t n) { return blocks_of("user", n, R"({"type":"text","text":""})"); }},
+    {"messages", [](size_t n) { return blocks_of("user", n, R"({"type":"tool_result"})"); }},
+    {"messages", [](size_t n) { return blocks_of("assistant", n, R"({"type":"tool_use"})"); }},
+    {"messages",
+     [](size_t n) {
+       return R"([{"role":"assistant","content":[{"type":"tool_use","input":{"a":")" +
+              std::string(n, 'a') + R"("}}]}])";
+     }},
+    {"system", [](size_t n) { return list(n, R"({"type":"text","text":""})"); }},
+    {"system", [](size_t n) { return '"' + std::string(n, 's') + '"'; }},
+    {"stop_sequences", [](size_t n) { return list(n, R"("s")"); }},
+    {"tools", [](size_t n) { return list(n, R"({"name":"f","input_schema":{}})"); }},
+};
+
 struct Resource {
   const char* path;
   std::string least;  // a body cannot be without
@@ -368,6 +393,7 @@ const std::vector<Resource> kResources = {
      R"("messages":[{"role":"user","content":"m"}])",
      {&kMessages, &kTools, &kCommon, &kConstraints}},
     {"/v1/responses", R"("input":"i")", {&kInputs, &kOfResponses, &kCommon}},
+    {"/v1/messages", R"("messages":[{"role":"user","content":"m"}])", {&kBlocks}},
     {"/tokenize", R"("prompt":"p")", {&kMessages, &kTools, &kPrompts}},
     {"/detokenize", R"("tokens":[1])", {&kTokens}},
 };

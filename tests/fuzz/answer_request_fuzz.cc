@@ -1,4 +1,4 @@
-// Any bytes as the body of a request in OpenAI's dialect, to each of its resources: refused with a
+// Any bytes as the body of a request over HTTP, to each resource of each dialect: refused with a
 // sentence, or turned into requests that can be checked and keep their promises to the engine.
 #include <cstddef>
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/check.h"
+#include "server/http/anthropic/messages.h"
 #include "server/http/body_fields.h"
 #include "server/http/openai/completions.h"
 #include "server/http/openai/responses/responses.h"
@@ -112,6 +113,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   read(chat, body);
   Responses responses(core(), store, HttpRequest{.caller = kAnyone});
   read(responses, body);
+  Messages messages(core(), {});
+  read(messages, body);
+  run(count_tokens, body);
   run(tokenize, body);
   run(detokenize, body);
   for (ToSessionCommand* to_command :

@@ -1,0 +1,85 @@
+#include "server/http/request_body.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "server/http/body_fields.h"
+#include "server/text/chat/chat_input.h"
+
+namespace recurve {
+namespace {
+
+// Refuses a field that would change the answer and is not read by this resource.
+void check_fields(const ClientJson& body, const FieldTable& table) {
+  for (const RequestField& field : table.fields) {
+    const ClientJson* value = find(body, field.name);
+    if (value == nullptr) continue;
+    const bool is_read = (field.read_by & table.resource) != 0;
+    const bool is_empty = value->is_structured() && value->empty();
+    if (is_read ? !is_empty : field.is_harmless) continue;
+    const std::string text = value->is_binary() ? std::string() : dump(*value);
+    const bool same = std::any_of(field.same.begin(), field.same.end(),
+                                  [&](const char* one) { return one != nullptr && text == one; });
+    if (same) continue;
+    throw BadField(field.name,
+                   is_read ? fmt::format("{} must not be empty: leave it out", field.name)
+                           : fmt::format("{} is not supported here: leave it out", field.name));
+  }
+}
+
+}  // namespace
+
+Refused read_body(std::string text, const WorkLimits& limits, const FieldTable& table,
+                  std::span<const std::string_view> id_fields, const ServedModel& model,
+                  const std::function<void(ClientJson& body)>& read) {
+  try {
+    ClientJson body = parse_object(text, limits, id_fields);
+    std::string().swap(text);
+    const auto name = string_of(body, "model");  // absent: the served model
+    if (name) {
+      if (Refused refused = check_model(*name, model)) return refused;
+    }
+    check_fields(body, table);
+    read(body);
+    return {};
+  } catch (const BadField& error) {
+    return invalid(error.field, "{}", error.what());
+  }
+}
+
+Refused check_model(const std::string& name, const ServedModel& model) {
+  if (name == model.info.model_name) return {};
+  return Refusal{.reason = EndReason::kNotFound,
+                 .message = fmt::format("unknown model \"{}\": this server has \"{}\"", cut(name),
+                                        model.info.model_name),
+                 .field = "model"};
+}
+
+void check_messages(size_t count, const char* field, size_t bytes) {
+  const size_t most = most_messages(bytes);
+  if (count <= most) return;
+  throw BadField(field, fmt::format("{} must have at most {} entries in a body of {} bytes, got {}",
+                                    field, most, bytes, count));
+}
+
+void check_tools(const ClientJson& tools) {
+  if (!tools.is_array()) throw BadField("tools", "tools must be a list");
+  constexpr size_t kMost = 4096;
+  if (tools.size() <= kMost) return;
+  throw BadField("tools", fmt::format("tools must be at most {}, got {}", kMost, tools.size()));
+}
+
+std::optional<ClientJson> json_object(std::string_view text, ValueBudget& budget) {
+  try {
+    ClientJson object = read_client_json(text, "arguments of calls", kMaxBodyLevels, {}, budget);
+    if (object.is_object()) return object;
+  } catch (const TooManyValues& refused) {
+    throw BadField("", refused.what());
+  } catch (const JsonRefused&) {
+  }
+  return {};
+}
+
+}  // namespace recurve

@@ -1,0 +1,55 @@
+#pragma once
+#include <array>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "server/request/refusal.h"
+#include "server/serving/served_model.h"
+#include "server/text/json/client_json.h"
+#include "server/text/work_limits.h"
+
+namespace recurve {
+
+// A field that clients of a dialect send. If a resource does not read it, it is refused by name
+// because it would change the answer, or it is harmless because it would not.
+struct RequestField {
+  const char* name;
+  int read_by;  // a bit for each resource of the dialect
+  bool is_harmless;
+  // JSON values that mean the same as an absent field, as null does. An empty list or object that
+  // is not among them is refused, also if the field is read.
+  std::array<const char*, 2> same = {};
+  const char* why_harmless = nullptr;
+};
+inline constexpr bool kRefused = false, kHarmless = true;  // for is_harmless
+
+// The fields of a dialect, as one of its resources reads them. Any other field is ignored.
+struct FieldTable {
+  std::span<const RequestField> fields;
+  int resource;  // its bit
+};
+
+// Parses a body, checks its model and its fields, and calls `read`, which may throw BadField and
+// may move values out of the object. The text is freed before. `id_fields`: see parse_object().
+Refused read_body(std::string text, const WorkLimits& limits, const FieldTable& table,
+                  std::span<const std::string_view> id_fields, const ServedModel& model,
+                  const std::function<void(ClientJson& body)>& read);
+
+// Refuses the name of another model.
+Refused check_model(const std::string& name, const ServedModel& model);
+
+// Refuses more messages or items than most_messages() allows for a body of `bytes`. Throws
+// BadField.
+void check_messages(size_t count, const char* field, size_t bytes);
+
+// Refuses a list of more tools than any client has. Throws BadField.
+void check_tools(const ClientJson& tools);
+
+// Parses a JSON object within the limits of a body; nothing if the text is none. Throws BadField if
+// the budget is spent.
+std::optional<ClientJson> json_object(std::string_view text, ValueBudget& budget);
+
+}  // namespace recurve
