@@ -34,7 +34,7 @@ RequestHead read_request_head(const HttpFields& fields, bool keep_alive, const H
 
 // A field of a head; empty if it is absent.
 std::string_view field_of(const HttpFields& fields, std::string_view name);
-// Authorization, or the key that Anthropic's clients send in a field of its own.
+// Authorization, or the key that Anthropic's clients send in x-api-key.
 std::string authorization_of(const HttpFields& fields);
 // All values of a field that may be repeated, as one list with commas.
 std::string all_of(const HttpFields& fields, std::string_view name);

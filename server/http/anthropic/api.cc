@@ -37,7 +37,7 @@ const char* error_type_of(int status) {
 
 }  // namespace
 
-// `field` is named in the sentence, and the dialect has no place of its own for it.
+// The sentence names the field; the dialect has no separate place for it.
 json anthropic_error(int status, const std::string& message, const std::string&) {
   return {{"type", "error"},
           {"error", {{"type", error_type_of(status)}, {"message", cut(message, kMostSaid)}}}};

@@ -34,7 +34,7 @@ constexpr RequestField kMessagesFields[] = {
     {"context_management", 0, kRefused, {"{}", "{\"edits\":[]}"}},
     {"fallbacks", 0, kRefused, {"[]"}},
     {"output_format", 0, kRefused},
-    {"billing_policy", 0, kHarmless, {}, "nobody is billed"},
+    {"billing_policy", 0, kHarmless, {}, "no request is billed"},
     {"workspace_id", 0, kHarmless, {}, "there are no workspaces"},
     {"cache_control", 0, kHarmless, {}, "prompts that share a prefix are found without one"},
     {"diagnostics", 0, kHarmless, {}, "returns more about the same answer"},
@@ -132,7 +132,7 @@ class Turns {
     bool has_results = false;
   };
 
-  // A text after a call is a message of its own, as templates write calls at the end of one.
+  // A text after a call is a separate message, as templates write calls at the end of one.
   void add_text(std::string text) {
     if (!turn_.calls.empty()) split();
     turn_.texts.push_back(std::move(text));
