@@ -285,28 +285,27 @@ void BlobStore::retain(const std::function<bool(uint64_t id)>& wanted) {
   std::erase_if(blobs_, [&](const auto& blob) { return !wanted(blob.first); });
 }
 
-BlobStore::Found BlobStore::find_files(const std::vector<FileSystem::Entry>& files) {
+std::set<uint64_t> BlobStore::find_files(const std::vector<FileSystem::Entry>& files) {
   std::unordered_map<std::string, uint64_t> bytes;
   for (const auto& file : files) {
     bytes[file.name] = file.bytes;
     segment_number_ = std::max(segment_number_, number_of(final_name(file.name), kSegmentFile));
   }
-  Found found;
+  std::set<uint64_t> all_gone;
   for (auto& [id, blob] : blobs_) {
     const bool own = blob.segment == 0;
     const auto file =
         bytes.find(own ? file_name(kStateFile, id) : file_name(kSegmentFile, blob.segment));
     const bool gone = blob.bytes == 0 || file == bytes.end();
     blob.missing = gone || file->second < blob.bytes || file->second - blob.bytes < blob.offset;
-    if (gone) found.gone.insert(id);
-    found.missing += blob.missing;
+    if (gone) all_gone.insert(id);
     if (blob.missing) any_gone_ = true;
     if (own || file == bytes.end()) continue;
     Segment& segment = segments_[blob.segment];
     segment.bytes = file->second;
     segment.live += blob.bytes;
   }
-  return found;
+  return all_gone;
 }
 
 bool BlobStore::has_file(std::string_view name) const {

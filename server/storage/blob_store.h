@@ -63,12 +63,8 @@ class BlobStore {
   // At the start: the recorded location of a lasting blob.
   void adopt(const StateLocation& at);
   void retain(const std::function<bool(uint64_t id)>& wanted);
-  // Searches for the files of the adopted blobs.
-  struct Found {
-    std::set<uint64_t> gone = {};  // their file does not exist
-    int64_t missing = 0;           // these, and blobs whose file is too short
-  };
-  Found find_files(const std::vector<FileSystem::Entry>& files);
+  // Searches for the files of the adopted blobs. Returns those whose file does not exist.
+  std::set<uint64_t> find_files(const std::vector<FileSystem::Entry>& files);
   // Whether the file belongs to one of these blobs.
   bool has_file(std::string_view name) const;
 

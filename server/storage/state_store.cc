@@ -305,12 +305,16 @@ StateStore::Pages StateStore::pages_before(uint64_t id) const {
 bool StateStore::is_gone(const StoredState& state) const {
   if (!blobs_.any_gone()) return false;
   const std::lock_guard lock(mutex_);
-  uint64_t id = state.id();
+  return any_gone(state.id());
+}
+
+// The state or page group, or one of the groups before it.
+bool StateStore::any_gone(uint64_t id) const {
   for (auto at = refs_.find(id); at != refs_.end(); at = refs_.find(id)) {
     if (blobs_.is_gone(id)) return true;
     id = at->second.base;
   }
-  return id != 0;  // a page group that the journal lacks
+  return false;
 }
 
 StateHeader StateStore::read(const StoredState& state, const StateHeader& wanted,

@@ -103,7 +103,8 @@ class StateStore {
   struct Usage {
     uint64_t bytes = 0;    // of all files
     uint64_t written = 0;  // since the start
-    int64_t states = 0, records = 0, syncs = 0, set_aside = 0;
+    int64_t states = 0;    // and page groups
+    int64_t records = 0, syncs = 0, set_aside = 0;
   };
 
   // Reads the journal of the folder. Throws std::runtime_error with a message if it has a newer
@@ -211,6 +212,7 @@ class StateStore {
   void release(uint64_t id);
   void remove_released();
   void read_pages(const PageGroupRef& base, const StateRooms& pages);
+  bool any_gone(uint64_t id) const;
   void check_is(const StoredState& state, const StateHeader& found) const;
 
   StoreFiles files_;

@@ -25,9 +25,8 @@ void StateStore::recover() {
   const bool none = !found.any || (found.contents.damaged && found.contents.groups.empty());
   damage_.records_lost = gaps_in(found.contents).any || (none && has_states);
   adopt(found.contents);
-  const BlobStore::Found blobs = blobs_.find_files(files);
-  damage_.states_gone = blobs.missing;
-  drop_expendable(blobs.gone);
+  drop_expendable(blobs_.find_files(files));
+  for (const auto& [id, refs] : refs_) damage_.states_gone += refs.records > 0 && any_gone(id);
   try {
     begin_journal();
     for (const std::string& name : found.damaged) files_.set_aside(name);
@@ -117,7 +116,6 @@ void StateStore::drop_expendable(const std::set<uint64_t>& gone) {
     records_.remove(record.key);
     for (const uint64_t id : record.states) {
       const auto at = refs_.find(id);
-      damage_.states_gone -= blobs_.is_gone(id);
       if (--at->second.records > 0) continue;
       refs_.erase(at);
       blobs_.remove(id);

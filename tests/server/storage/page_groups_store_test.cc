@@ -11,12 +11,15 @@
 
 #include "tests/support/engine/recording_folder.h"
 #include "tests/support/engine/store_workload.h"
+#include "tests/support/temp_dir.h"
 
 namespace recurve::testing::page_groups_store_test {
 
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
+
+using Options = StateStore::Options;
 
 StateHeader grown(int64_t position) {
   return {
@@ -312,6 +315,44 @@ TEST(PageGroupsOfAStore, AWholeStateOfAFolderOfBeforeIsContinued) {
   });
 }
 
+// A page a turn, of 38,400 tokens.
+TEST(PageGroupsOfAStore, ManyAreReadAndDeletedTogether) {
+  constexpr int kTurns = 600;
+  const TempDir dir;
+  const auto open = [&] {
+    return std::make_unique<StateStore>(open_folder(dir.path()), Options{});
+  };
+  const auto image = [&](int64_t position) {
+    return Text{position, std::vector<uint64_t>(static_cast<size_t>(position / 64), 5)}.image();
+  };
+  {
+    const auto store = open();
+    StoredPtr before;
+    const std::vector<StatePiece> all = *image(64 * kTurns);
+    for (int turn = 1; turn <= kTurns; ++turn) {
+      StateHeader header = grown(64 * turn);
+      header.id = store->new_id();
+      StateStore::Change change{.key = "a", .tenant = "t", .states = {header.id}};
+      std::vector<StatePiece> pieces(all.begin(), all.begin() + 1 + turn);
+      change.state = {header, std::make_shared<const std::vector<StatePiece>>(pieces), before};
+      const auto outcome = store->commit({&change, 1})[0];
+      ASSERT_EQ(outcome.error, "");
+      before = outcome.state;
+    }
+    EXPECT_LT(store->usage().written, kTurns * (kPageBytes + 2500u));
+  }
+  const auto store = open();
+  store->for_each_record([&](const StateStore::Record& record) {
+    const NewImage found = make_image(grown(0).layout, 64 * kTurns);
+    store->read(*record.states.at(0), grown(0), found.rooms);
+    EXPECT_TRUE(equal(found.image, image(64 * kTurns)));
+  });
+  const StateStore::Change removal = Sessions::removal("a");
+  ASSERT_EQ(store->commit({&removal, 1})[0].error, "");
+  while (store->tidy(StateStore::Hurry::kFull)) continue;
+  EXPECT_EQ(store->usage().states, 0);
+}
+
 TEST(PageGroupsOfAStore, NothingAcknowledgedIsLostWheneverPowerIs) {
   constexpr int kMost = 60;
   int calls = 0;
@@ -435,10 +476,10 @@ TEST_F(DamagedGroup, IsSetAsideAndItsStatesAreGone) {
 
 TEST_F(DamagedGroup, WhatIsMissingOrCutOffIsFoundAtTheStart) {
   disk_->bytes_of(file_).resize(100);
-  EXPECT_EQ(open(disk_)->damage().states_gone, 1);
+  EXPECT_EQ(open(disk_)->damage().states_gone, 2);
   disk_->remove(file_);
   const auto store = open(disk_);
-  EXPECT_EQ(store->damage().states_gone, 1);
+  EXPECT_EQ(store->damage().states_gone, 2);
   store->for_each_record([&](const StateStore::Record& record) {
     EXPECT_EQ(store->is_gone(*record.states.at(0)), record.key != "b");
   });
