@@ -101,7 +101,7 @@ def main(options):
     config, tensors = settle_head(family, config, tensors, values)
     wanted = family.tensor_shapes(config)
     tensors = cast(tensors, options.dtype)
-    problems = inspect_checkpoint.compare(tensors, wanted)
+    problems = inspect_checkpoint.compare(families.used(family, tensors), wanted)
     if problems:
         raise ValueError(f"{src}: {problems[0]} ({len(problems)} problems in all); nothing written")
     values["torch_dtype"] = TORCH[max(tensors.values(), key=lambda t: t.nbytes).dtype]

@@ -82,7 +82,7 @@ def summary(path, bandwidth=4300.0, flops=790.0, batches=BATCHES, state="f32"):
     }
     if tensors:
         out["dtypes"] = sorted({tensor.dtype for tensor in tensors.values()})
-        out["problems"] = compare(tensors, family.tensor_shapes(config))
+        out["problems"] = compare(families.used(family, tensors), family.tensor_shapes(config))
         out["problems"] += tokens_without_row(out["tokenizer"], family.tensor_shapes(config))
     return out
 

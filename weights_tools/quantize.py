@@ -54,7 +54,7 @@ def main(options):
     values = json.loads((options.src / "config.json").read_text())
     family, config = families.config_of(values, tensors)
     config, tensors, _ = families.find_head(family, config, tensors)
-    problems = inspect_checkpoint.compare(tensors, family.tensor_shapes(config))
+    problems = inspect_checkpoint.compare(families.used(family, tensors), family.tensor_shapes(config))
     if problems:
         raise ValueError(f"{options.src}: {problems[0]} ({len(problems)} problems in all); nothing written")
     out = quantized(tensors, family, options.weights, options.head or options.weights)
@@ -71,9 +71,9 @@ def main(options):
 
 def quantized(tensors, family, weights, head):
     """name -> Source. Packed where the family's linear layers read it."""
-    out = {}
+    out, used = {}, families.used(family, tensors)
     for name, source in tensors.items():
-        form = form_of(name, source.shape, family, weights, head)
+        form = form_of(name, source.shape, family, weights, head) if name in used else "none"
         if form == "none":
             out[name] = source
             continue

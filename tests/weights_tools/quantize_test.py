@@ -46,6 +46,28 @@ def test_read_back_it_is_close_to_what_it_was(directory):
         assert (w.ndim == 2 or "experts" in name) and np.sqrt((error**2).mean() / (w**2).mean()) < most, name
 
 
+def test_of_a_checkpoint_with_pictures_what_is_of_text_is_packed(tmp_path):
+    """With the names and the config of the Hub's, and what predicts pictures and further tokens as it is."""
+    source, there = ROOT / "tests" / "golden" / "qwen3_5_moe" / "bf16", tmp_path / "there"
+    text = json.loads((source / "config.json").read_text())
+    there.mkdir()
+    config = {"model_type": "qwen3_5_moe", "text_config": text, "tie_word_embeddings": text.pop("tie_word_embeddings")}
+    (there / "config.json").write_text(json.dumps(config))
+    tensors = st.read_checkpoint(source)
+    whole = {name.replace("model.", "model.language_model.", 1): tensor for name, tensor in tensors.items()}
+    others = ("mtp.fc.weight", "model.visual.blocks.0.mlp.weight")
+    whole |= {name: st.tensor(np.ones((2, 64), np.float32)) for name in others}
+    st.write(there / st.SINGLE_NAME, whole)
+    assert inspect_checkpoint.summary(there)["problems"] == []
+    assert cli.main(["quantize", str(there), str(tmp_path / "out"), "--weights", "int4"]) is None
+    packed_text = st.read_checkpoint(ROOT / "tests" / "golden" / "weight_formats" / "int4" / "qwen3_5_moe")
+    out = st.read_checkpoint(tmp_path / "out")
+    assert out.keys() == {n.replace("model.", "model.language_model.", 1) for n in packed_text} | set(others)
+    for name, tensor in packed_text.items():
+        found = out[name.replace("model.", "model.language_model.", 1)]
+        assert found.dtype == tensor.dtype and np.array_equal(found.array, tensor.array), name
+
+
 def test_the_least_error_of_a_group_is_found_among_all_lines():
     """Against a search over many scales and minima in fp64."""
     rng = np.random.default_rng(1)

@@ -47,6 +47,12 @@ def config_of(values, names):
     return family, config
 
 
+def used(family, tensors):
+    """Those that the server reads: name -> Source or Tensor."""
+    unused = getattr(family, "UNUSED", ())
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(unused)}
+
+
 HEADS = ("lm_head.weight", "model.lm_head.weight")
 
 

@@ -39,6 +39,9 @@ LENGTH_EPS = 1e-6
 OTHER_OPS = ("mlp.gate.", "shared_expert_gate.")
 # In the names of tensors of the matrices of all experts, which quantize packs.
 EXPERTS = ("mlp.experts.",)
+# What a picture or a further token is predicted with, which the server does not read.
+UNUSED = ("model.visual.", "mtp.")
+PREFIXES = ("model.language_model.", "model.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +67,7 @@ class Config:
     experts: Experts | None = None
     sparse: tuple = ()  # of each layer, whether it has experts
     by_key_head: bool = False  # in_proj_qkvz and in_proj_ba
+    prefix: str = "model."
 
     def attends(self, layer):
         return self.types[layer] == "full_attention"
@@ -103,8 +107,10 @@ def experts_from_dict(values, following):
 
 
 def config_from_dict(values):
-    kind = values["model_type"]
-    values = {**values, **values.get("text_config", {})}
+    kind, text = values["model_type"], values.get("text_config", {})
+    # A file with pictures has the head's tie outside of its text part.
+    tied = values.get("tie_word_embeddings", text.get("tie_word_embeddings", False))
+    values = {**values, **text, "tie_word_embeddings": tied}
     get, layers = values.get, values["num_hidden_layers"]
     following = kind == "qwen3_next"
     of, sparse = None, (False,) * layers
@@ -134,7 +140,7 @@ def config_from_dict(values):
         eps=get("rms_norm_eps", 1e-6),
         theta=rope.get("rope_theta", get("rope_theta", 10000.0)),
         rotary=rope.get("partial_rotary_factor", get("partial_rotary_factor", 0.25)),
-        tied=get("tie_word_embeddings", False),
+        tied=tied,
         attention_bias=get("attention_bias", False),
         experts=of,
         sparse=sparse,
@@ -143,7 +149,9 @@ def config_from_dict(values):
 
 
 def as_stored(config, names):
-    """With the tensors of experts that the file has."""
+    """With the names that the file has."""
+    found = (prefix for prefix in PREFIXES if prefix + "norm.weight" in names)
+    config = dataclasses.replace(config, prefix=next(found, config.prefix))
     if config.experts is None or any(".experts.gate_up_proj" in name for name in names):
         return config
     return dataclasses.replace(config, experts=dataclasses.replace(config.experts, each=True))
@@ -195,11 +203,11 @@ def layer_shapes(config, layer):
 
 def tensor_shapes(config):
     c = config
-    shapes = {"model.embed_tokens.weight": (c.vocab, c.D), "model.norm.weight": (c.D,)}
+    shapes = {c.prefix + "embed_tokens.weight": (c.vocab, c.D), c.prefix + "norm.weight": (c.D,)}
     if not c.tied:
         shapes["lm_head.weight"] = (c.vocab, c.D)
     for i in range(c.layers):
-        shapes |= {f"model.layers.{i}.{name}": shape for name, shape in layer_shapes(c, i).items()}
+        shapes |= {f"{c.prefix}layers.{i}.{name}": shape for name, shape in layer_shapes(c, i).items()}
     return shapes
 
 
@@ -317,10 +325,10 @@ def run(config, tensors, tokens):
     S = np.zeros((c.layers - attends, c.H, c.DK, c.DV))
     conv = np.zeros((c.layers - attends, c.channels, c.width - 1))
     keys, values = [[] for _ in range(attends)], [[] for _ in range(attends)]
-    layers = [common.under(weights, f"model.layers.{i}.") for i in range(c.layers)]
+    layers = [common.under(weights, f"{c.prefix}layers.{i}.") for i in range(c.layers)]
     mixers = [common.under(w, "self_attn." if c.attends(i) else "linear_attn.") for i, w in enumerate(layers)]
     mlps = [common.under(w, "mlp.") for w in layers]
-    table = weights["model.embed_tokens.weight"]
+    table = weights[c.prefix + "embed_tokens.weight"]
     head = table if c.tied else weights["lm_head.weight"]
     logits = []
     for token in tokens:
@@ -335,6 +343,6 @@ def run(config, tensors, tokens):
                 d += 1
             z = norm(x, layers[i]["post_attention_layernorm.weight"], c.eps)
             x = x + (sparse_feed_forward(c, mlps[i], z) if c.sparse[i] else feed_forward(mlps[i], z))
-        logits.append(head @ norm(x, weights["model.norm.weight"], c.eps))
+        logits.append(head @ norm(x, weights[c.prefix + "norm.weight"], c.eps))
     return np.array(logits), {"S": S, "conv": conv, "keys": np.array(keys), "values": np.array(values),
                               "position": np.array([len(tokens)], np.int32)}
