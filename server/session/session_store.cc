@@ -289,8 +289,8 @@ int64_t SessionStore::planned(int64_t small, int64_t states, int64_t more_on_dis
   const int64_t on_disk = std::max<int64_t>(disk_places(more_on_disk), 0) * state_memory_;
   const int64_t may_move = totals_.movable + movable;
   const bool comes_back = archive_ != nullptr && may_move + disk_reserved() > 0;
-  return totals_.small + small + totals_.held + states + std::max<int64_t>(may_move - on_disk, 0) +
-         (comes_back ? largest_state_ : 0);
+  return totals_.small + stored_pages_.memory() + small + totals_.held + states +
+         std::max<int64_t>(may_move - on_disk, 0) + (comes_back ? largest_state_ : 0);
 }
 
 // Of so many bytes for somebody new, which fit in the plan or do not; why(): the sentence that says

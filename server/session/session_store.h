@@ -293,6 +293,8 @@ class SessionStore {
   }
   // That of a new session with this state.
   int64_t disk_for(Durability durability, const Snapshot& at) const;
+  // Host memory that sessions reserve, with what is known of their page groups.
+  int64_t host_reserved() const { return totals_.reserved + stored_pages_.memory(); }
   // What durable sessions may come to take on the disk.
   int64_t disk_reserved() const { return totals_.disk + stored_pages_.bytes(); }
   void count_pages(Session& session);
@@ -340,7 +342,7 @@ class SessionStore {
   // that memory is not reserved.
   void spare_room() noexcept {
     const bool comes =
-        totals_.in(Tier::kDisk) > 0 && totals_.reserved + state_memory_ <= limits_.host_bytes;
+        totals_.in(Tier::kDisk) > 0 && host_reserved() + state_memory_ <= limits_.host_bytes;
     cache_.keep_spare(totals_.in_slot_alone > 0 || comes);
   }
 

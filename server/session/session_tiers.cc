@@ -80,7 +80,7 @@ SessionStore::Leave SessionStore::leave_of(const Session& session) const {
 
 // Room for so many bytes more, if need be that of sessions that were idle longest.
 SessionStore::Room SessionStore::make_room(int64_t bytes, For purpose) {
-  while (totals_.reserved + bytes > limits_.host_bytes) {
+  while (host_reserved() + bytes > limits_.host_bytes) {
     const bool waits = spilling_ || (purpose == For::kReturn && totals_.busy > 0);
     if (by_use_.empty()) return Room::kNone;
     const auto& [leave, when, session] = *by_use_.begin();
@@ -184,7 +184,7 @@ bool SessionStore::advance() {
   }
   if (archive_ == nullptr) return any;
   any |= archive_->take_done();
-  if (!spilling_ && is_short(totals_.reserved, limits_.host_bytes) && !by_use_.empty()) {
+  if (!spilling_ && is_short(host_reserved(), limits_.host_bytes) && !by_use_.empty()) {
     const auto& [leave, when, session] = *by_use_.begin();
     if (leave == kOnceWritten && has_disk(For::kNew, *session)) spill(*session);
   }

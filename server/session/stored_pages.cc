@@ -36,4 +36,11 @@ int64_t StoredPages::bytes(TenantId tenant) const {
   return of == of_tenants_.end() ? 0 : of->second;
 }
 
+// A node each, with its share of the buckets.
+int64_t StoredPages::memory() const {
+  constexpr int64_t kHeap = 16, kPointers = 3 * sizeof(void*);
+  const auto each = static_cast<int64_t>(sizeof(decltype(groups_)::value_type)) + kHeap + kPointers;
+  return static_cast<int64_t>(groups_.size()) * (each + StateStore::page_group_memory());
+}
+
 }  // namespace recurve

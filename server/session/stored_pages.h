@@ -17,6 +17,8 @@ class StoredPages {
 
   int64_t bytes() const { return bytes_; }
   int64_t bytes(TenantId tenant) const;
+  // Host memory, with what the store has of them.
+  int64_t memory() const;
 
  private:
   struct Group {

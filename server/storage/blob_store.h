@@ -67,6 +67,10 @@ class BlobStore {
   std::set<uint64_t> find_files(const std::vector<FileSystem::Entry>& files);
   // Whether the file belongs to one of these blobs.
   bool has_file(std::string_view name) const;
+  // Host memory of what is known of a blob, without its share of the heap.
+  static constexpr int64_t blob_memory() {
+    return static_cast<int64_t>(sizeof(std::pair<const uint64_t, Blob>));
+  }
 
  private:
   struct Blob {

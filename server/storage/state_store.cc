@@ -278,6 +278,13 @@ bool StateStore::tidy(Hurry hurry) {
   });
 }
 
+// Two nodes, with their shares of the buckets.
+int64_t StateStore::page_group_memory() {
+  constexpr int64_t kHeap = 16, kPointers = 3 * sizeof(void*);
+  return static_cast<int64_t>(sizeof(RefsById::value_type)) + BlobStore::blob_memory() +
+         2 * (kHeap + kPointers);
+}
+
 // Removes the released states that nothing else references, and page groups that only they needed.
 void StateStore::remove_released() {
   const std::lock_guard lock(mutex_);

@@ -145,6 +145,8 @@ class StateStore {
   };
   Pages pages_of(const StoredState& state) const { return pages_before(state.id()); }
   Pages pages_before(uint64_t id) const;
+  // Host memory that the store needs for each page group, about.
+  static int64_t page_group_memory();
   // After the state was found to be damaged: renames its file, so that it cannot be read any more.
   void set_aside(const StoredState& state) { blobs_.set_aside(state.id()); }
 
