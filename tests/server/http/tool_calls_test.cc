@@ -314,8 +314,8 @@ TEST_F(ToolCallsTest, WhatIsNoTextIsRefusedByName) {
   EXPECT_THAT(error({{"role", "user"}, {"content", {image}}}),
               HasSubstr("[1].content[0] must be of type \"text\", got \"image_url\""));
   EXPECT_THAT(error({{"role", "assistant"}}), HasSubstr("[1] must have content or tool_calls"));
-  EXPECT_THAT(error({{"role", "assistant"}, {"content", nullptr}, {"refusal", "I cannot"}}),
-              HasSubstr("[1].refusal is not supported"));
+  EXPECT_THAT(error({{"role", "user"}, {"content", {{{"type", "refusal"}, {"refusal", "no"}}}}}),
+              HasSubstr("[1].content[0] must be of type \"text\", got \"refusal\""));
   EXPECT_THAT(refusal({{"input", {{{"role", "user"}, {"content", {{{"type", "input_image"}}}}}}}},
                       "/v1/responses")["message"]
                   .get<std::string>(),
@@ -358,6 +358,66 @@ TEST_F(ToolCallsTest, ItemsOfOtherServersAreTaken) {
   EXPECT_THAT(prompt(), HasSubstr("tool:y|assistant:No: I cannot.|user:why|"));
   EXPECT_EQ(post("/v1/responses", {{"input", {{{"role", "user"}, {"content", nullptr}}}}}).status,
             400);
+}
+
+TEST_F(ToolCallsTest, ChatsTakeRefusalsAndCallsOfCustomTools) {
+  answer("x");
+  const json parts = {{{"type", "text"}, {"text", "No: "}},
+                      {{"type", "refusal"}, {"refusal", "I cannot."}}};
+  const json call = {
+      {"id", "c"}, {"type", "custom"}, {"custom", {{"name", "shell"}, {"input", "ls \"x\""}}}};
+  const json messages = {{{"role", "user"}, {"content", "hi"}},
+                         {{"role", "assistant"}, {"content", parts}},
+                         {{"role", "user"}, {"content", "why"}},
+                         {{"role", "assistant"}, {"content", nullptr}, {"refusal", "I must not."}},
+                         {{"role", "assistant"}, {"content", "Well, "}, {"refusal", "no."}},
+                         {{"role", "assistant"}, {"content", nullptr}, {"tool_calls", {call}}},
+                         {{"role", "tool"}, {"tool_call_id", "c"}, {"content", "y"}}};
+  const auto got = post("/v1/chat/completions", {{"messages", messages}});
+  ASSERT_EQ(got.status, 200) << got.body;
+  EXPECT_THAT(prompt(), HasSubstr("user:hi|assistant:No: I cannot.|user:why|"
+                                  "assistant:I must not.|assistant:Well, no.|"));
+  EXPECT_THAT(prompt(), HasSubstr(R"({"name": "shell", "arguments": {"input": "ls \"x\""}})"));
+}
+
+TEST_F(ToolCallsTest, AMessageAndItsCallsAreOneTurnOfAResponsesInput) {
+  answer("x");
+  const auto call = [](const char* id, const char* name) {
+    return json{{"type", "function_call"}, {"call_id", id}, {"name", name}, {"arguments", "{}"}};
+  };
+  const auto output = [](const char* id) {
+    return json{{"type", "function_call_output"}, {"call_id", id}, {"output", "y"}};
+  };
+  const json input = {{{"role", "user"}, {"content", "hi"}},
+                      {{"role", "assistant"}, {"content", "So: "}},
+                      call("a", "one"),
+                      {{"type", "reasoning"}, {"summary", json::array()}},
+                      call("b", "two"),
+                      output("a"),
+                      output("b"),
+                      call("c", "three"),
+                      output("c")};
+  ASSERT_EQ(post("/v1/responses", {{"input", input}}).status, 200);
+  const std::string chat = prompt();
+  // What a chat makes of the same turns.
+  const auto called = [](const char* id, const char* name) {
+    return json{
+        {"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", "{}"}}}};
+  };
+  const auto result = [](const char* id) {
+    return json{{"role", "tool"}, {"tool_call_id", id}, {"content", "y"}};
+  };
+  const json messages = {
+      {{"role", "user"}, {"content", "hi"}},
+      {{"role", "assistant"},
+       {"content", "So: "},
+       {"tool_calls", {called("a", "one"), called("b", "two")}}},
+      result("a"),
+      result("b"),
+      {{"role", "assistant"}, {"content", ""}, {"tool_calls", {called("c", "three")}}},
+      result("c")};
+  ASSERT_EQ(post("/v1/chat/completions", {{"messages", messages}}).status, 200);
+  EXPECT_EQ(chat, prompt());
 }
 
 TEST_F(ToolCallsTest, AResponseStreamsThem) {

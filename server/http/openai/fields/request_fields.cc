@@ -82,8 +82,30 @@ bool has_fields(const ClientJson& message) {
   return !std::all_of(items.begin(), items.end(), plain);
 }
 
+// The refusals of an assistant's message are text.
+void read_refusals(ClientJson& message) {
+  ClientJson* content = find(message, "content");
+  const auto parts = content != nullptr && content->is_array() ? content->size() : 0;
+  for (size_t p = 0; p < parts; ++p) {
+    ClientJson& part = (*content)[p];
+    if (!part.is_object() || string_of(part, "type") != "refusal") continue;
+    part = {{"type", "text"}, {"text", take_string(part, "refusal").value_or("")}};
+  }
+  if (find(message, "refusal") == nullptr) return;
+  std::string refusal = take_string(message, "refusal").value_or("");
+  message["refusal"] = nullptr;
+  if (content == nullptr) {
+    message["content"] = std::move(refusal);
+  } else if (content->is_array()) {
+    content->push_back({{"type", "text"}, {"text", std::move(refusal)}});
+  } else if (content->is_string()) {
+    content->get_ref<std::string&>() += refusal;
+  }
+}
+
 // Reads the content, and all other fields for the template.
 void read_message(ClientJson& message, ValueBudget& budget, ChatMessage* to) {
+  if (to->role == "assistant") read_refusals(message);
   ClientJson fields = ClientJson::object();
   for (auto& [name, value] : *message.get_ptr<ClientJson::object_t*>()) {
     if (name == "role" || value.is_null()) continue;

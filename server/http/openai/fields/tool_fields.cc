@@ -16,7 +16,22 @@ std::string named_tool(const ClientJson& choice) {
                  "\"function\": {\"name\": ...}}");
 }
 
+// {"type": "custom", "custom": {"name": ..., "input": ...}} becomes the call of a function.
+void read_custom_call(ClientJson& call) {
+  ClientJson* custom = string_of(call, "type") == "custom" ? find(call, "custom") : nullptr;
+  if (custom == nullptr || !custom->is_object()) return;
+  ClientJson function = {{"name", string_of(*custom, "name").value_or("")},
+                         {"arguments", arguments_of_custom(*custom)}};
+  call.erase("custom");
+  call["type"] = "function";
+  call["function"] = std::move(function);
+}
+
 }  // namespace
+
+ClientJson arguments_of_custom(ClientJson& call) {
+  return {{"input", take_string(call, "input").value_or("")}};
+}
 
 bool wants_tools(const ClientJson& body) {
   const ClientJson* tools = find(body, "tools");
@@ -45,6 +60,7 @@ std::optional<ToolUse> tool_use_of(const ClientJson& body) {
 void read_arguments(ClientJson& calls, ValueBudget& budget) {
   if (!calls.is_array()) return;
   for (ClientJson& call : calls) {
+    if (call.is_object()) read_custom_call(call);
     const auto function = call.is_object() ? call.find("function") : call.end();
     if (!call.is_object() || function == call.end() || !function->is_object()) continue;
     const auto arguments = function->find("arguments");

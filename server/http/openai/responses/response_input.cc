@@ -28,56 +28,81 @@ std::string take_text(ClientJson& item, const char* field) {
   return text;
 }
 
-// An assistant's message without content, which a call of a tool follows, has nothing to render.
-void add_message(ClientJson& item, std::vector<ChatMessage>* to) {
-  std::string role = string_of(item, "role").value_or("");
-  if (role == "assistant" && find(item, "content") == nullptr) return;
-  to->push_back({.role = std::move(role), .content = take_text(item, "content")});
-}
-
 ClientJson arguments_of(ClientJson& item, ValueBudget& budget) {
   auto arguments = json_object(take_string(item, "arguments").value_or("{}"), budget);
   if (arguments) return *std::move(arguments);
   throw BadField("input", "arguments of a function_call in input must be a JSON object");
 }
 
-// A custom tool has one text as its input: templates get it as the argument "input".
-ClientJson input_of(ClientJson& item) {
-  return {{"input", take_string(item, "input").value_or("")}};
-}
-
-ChatMessage call(ClientJson& item, ClientJson arguments) {
-  ClientJson function = {{"name", string_of(item, "name").value_or("")}, {"arguments", nullptr}};
-  function["arguments"] = std::move(arguments);
-  ClientJson fields = {{"tool_calls", ClientJson::array()}};
-  ClientJson& one = fields["tool_calls"].emplace_back(ClientJson::object());
-  one["id"] = string_of(item, "call_id").value_or("");
-  one["type"] = "function";
-  one["function"] = std::move(function);
-  return {.role = "assistant", .content = "", .fields_json = dump(fields)};
-}
-
-ChatMessage call_output(ClientJson& item) {
-  const ClientJson fields = {{"tool_call_id", string_of(item, "call_id").value_or("")}};
-  return {.role = "tool", .content = take_text(item, "output"), .fields_json = dump(fields)};
-}
-
-void add_item(ClientJson& item, ValueBudget& budget, std::vector<ChatMessage>* to) {
-  if (!item.is_object()) throw BadField("input", "each item of input must be an object");
-  const std::string type = string_of(item, "type").value_or("message");
-  if (type == "message") {
-    add_message(item, to);
-  } else if (type == "function_call") {
-    to->push_back(call(item, arguments_of(item, budget)));
-  } else if (type == "custom_tool_call") {
-    to->push_back(call(item, input_of(item)));
-  } else if (type == "function_call_output" || type == "custom_tool_call_output") {
-    to->push_back(call_output(item));
-  } else if (type != "reasoning") {  // not part of the answer's text
-    throw BadField("input",
-                   fmt::format("items of type \"{}\" are not supported in input", cut(type)));
+// Reads the items of an input in their order. A message of the assistant and the calls that follow
+// it are one turn.
+class InputReader {
+ public:
+  InputReader(size_t items, size_t bytes) : budget_{.most = most_values(bytes)} {
+    messages_.reserve(items);
   }
-}
+
+  void add(ClientJson& item) {
+    if (!item.is_object()) throw BadField("input", "each item of input must be an object");
+    const std::string type = string_of(item, "type").value_or("message");
+    if (type == "message") {
+      add_message(item);
+    } else if (type == "function_call") {
+      add_call(item, arguments_of(item, budget_));
+    } else if (type == "custom_tool_call") {
+      add_call(item, arguments_of_custom(item));
+    } else if (type == "function_call_output" || type == "custom_tool_call_output") {
+      add_output(item);
+    } else if (type != "reasoning") {  // not part of the answer's text
+      throw BadField("input",
+                     fmt::format("items of type \"{}\" are not supported in input", cut(type)));
+    }
+  }
+
+  std::vector<ChatMessage> take() {
+    end_turn();
+    return std::move(messages_);
+  }
+
+ private:
+  // An assistant's message without content, which a call of a tool follows, has nothing to render.
+  void add_message(ClientJson& item) {
+    std::string role = string_of(item, "role").value_or("");
+    if (role == "assistant" && find(item, "content") == nullptr) return;
+    end_turn();
+    messages_.push_back({.role = std::move(role), .content = take_text(item, "content")});
+  }
+
+  void add_call(ClientJson& item, ClientJson arguments) {
+    if (calls_.empty() && (messages_.empty() || messages_.back().role != "assistant")) {
+      messages_.push_back({.role = "assistant", .content = ""});
+    }
+    ClientJson function = {{"name", string_of(item, "name").value_or("")}, {"arguments", nullptr}};
+    function["arguments"] = std::move(arguments);
+    ClientJson& one = calls_.emplace_back(ClientJson::object());
+    one["id"] = string_of(item, "call_id").value_or("");
+    one["type"] = "function";
+    one["function"] = std::move(function);
+  }
+
+  void add_output(ClientJson& item) {
+    end_turn();
+    const ClientJson fields = {{"tool_call_id", string_of(item, "call_id").value_or("")}};
+    messages_.push_back(
+        {.role = "tool", .content = take_text(item, "output"), .fields_json = dump(fields)});
+  }
+
+  void end_turn() {
+    if (calls_.empty()) return;
+    ClientJson fields = {{"tool_calls", nullptr}};
+    fields["tool_calls"] = std::exchange(calls_, ClientJson::array());
+    messages_.back().fields_json = dump(fields);
+  }
+
+  ValueBudget budget_;
+  std::vector<ChatMessage> messages_;
+  ClientJson calls_ = ClientJson::array();  // of the last message
+};
 
 }  // namespace
 
@@ -91,12 +116,10 @@ std::vector<ChatMessage> take_messages_of_input(ClientJson& body, size_t bytes) 
     throw BadField("input", "input must be a string or a list of at least one item");
   }
   check_messages(input->size(), "input", bytes);
-  std::vector<ChatMessage> messages;
-  messages.reserve(input->size());
-  ValueBudget budget{.most = most_values(bytes)};
-  for (ClientJson& item : *input) add_item(item, budget, &messages);
+  InputReader reader(input->size(), bytes);
+  for (ClientJson& item : *input) reader.add(item);
   *input = nullptr;
-  return messages;
+  return reader.take();
 }
 
 std::string tools_of_response(const ClientJson& body) {
