@@ -64,7 +64,9 @@ std::unique_ptr<const Model> load_model_of(std::span<const Family> families, Che
       if (type.empty()) continue;
       supported.push_back(type);
       if (type != wanted) continue;
-      auto model = family.load(checkpoint, backend, options, progress);
+      LoadOptions resolved = options;
+      resolved.weights = options.weights.resolved(checkpoint);
+      auto model = family.load(checkpoint, backend, resolved, progress);
       check_state_type(*model, options.state);
       return model;
     }

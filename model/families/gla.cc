@@ -142,6 +142,7 @@ void Gla::fill_info(const Checkpoint& checkpoint) {
   info_.parameters = tally.parameters + (c_.lower_bound ? c_.blocks * c_.D : 0);
   info_.weight_bytes = tally.bytes;
   info_.family = c_.type;
+  info_.prefers_int8 = c_.kind == Kind::kGla;
   info_.description = fmt::format("{} blocks, width {}, {} heads of {} x {}, feed-forward {}",
                                   c_.blocks, c_.D, c_.H, c_.DK, c_.DV, c_.F);
   info_.head = tokens_.head_source;

@@ -9,7 +9,7 @@ namespace {
 
 // [H, in, out], by which a row is multiplied from the left, as rows of outputs.
 HostMatrix load_parts(const Config& c, Checkpoint& checkpoint, Backend& backend,
-                      const std::string& name, DType dtype) {
+                      const std::string& name, const OtherType& type) {
   const int64_t n = c.lru / c.H;
   const std::vector<float> values = host_values(checkpoint.take(name, {c.H, n, n}));
   std::vector<float> turned(values.size());
@@ -17,12 +17,12 @@ HostMatrix load_parts(const Config& c, Checkpoint& checkpoint, Backend& backend,
     const int64_t index = static_cast<int64_t>(at), in = index / n % n, out = index % n;
     turned[static_cast<size_t>(index / (n * n) * n * n + out * n + in)] = values[at];
   }
-  return {backend, turned, n, dtype};
+  return {backend, turned, n, type};
 }
 
 Gate load_gate(const Config& c, Checkpoint& checkpoint, Backend& backend, const std::string& name,
-               DType dtype) {
-  return {load_parts(c, checkpoint, backend, name + "_weight", dtype),
+               const OtherType& type) {
+  return {load_parts(c, checkpoint, backend, name + "_weight", type),
           VectorWeights::load(backend, checkpoint, name + "_bias", {{c.H, c.lru / c.H}, {c.lru}})};
 }
 

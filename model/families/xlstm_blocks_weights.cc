@@ -12,9 +12,9 @@ VectorWeights load_vector(Checkpoint& checkpoint, Backend& backend, const std::s
 
 // (H, N, K), one matrix a head.
 HostMatrix load_headwise(Checkpoint& checkpoint, Backend& backend, const std::string& name,
-                         int64_t H, int64_t N, DType dtype) {
+                         int64_t H, int64_t N, const OtherType& type) {
   return HostMatrix(backend, host_values(checkpoint.take_any({name}, {{H, N, N}, {H * N, N}})), N,
-                    dtype);
+                    type);
 }
 
 // name: without ".weight".

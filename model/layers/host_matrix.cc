@@ -1,11 +1,23 @@
 #include "model/layers/host_matrix.h"
 
+#include <algorithm>
+
+#include "kernels/bf16.h"
 #include "kernels/check.h"
 #include "model/weights/convert.h"
 
 namespace recurve {
 
-HostMatrix::HostMatrix(Backend& backend, const std::vector<float>& values, int64_t K, DType dtype) {
+namespace {
+
+bool bf16_rounds(float value) { return bf16_to_f32(f32_to_bf16(value)) != value; }
+
+}  // namespace
+
+HostMatrix::HostMatrix(Backend& backend, const std::vector<float>& values, int64_t K,
+                       const OtherType& type) {
+  const bool widened = type.exact && std::ranges::any_of(values, bf16_rounds);
+  const DType dtype = widened ? DType::kF32 : type.dtype;
   CHECK(dtype == DType::kF32 || dtype == DType::kBF16);
   const int64_t count = static_cast<int64_t>(values.size());
   CHECK(count % K == 0);

@@ -3,6 +3,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/tensor.h"
+#include "model/weights/linear_weights.h"
 
 namespace recurve {
 
@@ -14,7 +15,7 @@ class HostMatrix {
 
   // values: (N, K) row-major; none if a tensor is missing, which checkpoint.finish() then reports.
   // Rounds to nearest even for BF16.
-  HostMatrix(Backend& backend, const std::vector<float>& values, int64_t K, DType dtype);
+  HostMatrix(Backend& backend, const std::vector<float>& values, int64_t K, const OtherType& type);
 
   const Matrix& matrix() const { return matrix_; }
   int64_t count() const { return matrix_.N * matrix_.K; }

@@ -230,6 +230,14 @@ const TensorView* Checkpoint::find(std::string_view name) const {
   return nullptr;
 }
 
+bool Checkpoint::is_packed() const {
+  return std::ranges::any_of(tensors_, [](const auto& tensor) {
+    return std::ranges::any_of(kWeightFormats, [&](const WeightFormat* format) {
+      return format->packed() && tensor.first.ends_with(packed_name("", *format));
+    });
+  });
+}
+
 std::string Checkpoint::detect_prefix(const std::vector<std::string>& prefixes,
                                       std::string_view name) const {
   CHECK(!prefixes.empty());

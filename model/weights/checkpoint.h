@@ -52,6 +52,8 @@ class Checkpoint {
   const std::string& config_file() const { return config_file_; }  // its path, for messages
   const std::string& where() const { return where_; }              // the directory; "(random)"
   bool is_random() const { return random_; }
+  // A matrix is stored in a format of kernels/weight_formats.h with scales.
+  bool is_packed() const;
 
   // Looks without taking: a tensor of that name or the values of a matrix in a format, see
   // take_matrix(). Null if there is none, and always for random weights.

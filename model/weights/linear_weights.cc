@@ -54,12 +54,35 @@ std::vector<std::pair<StoredMatrix, int64_t>> ordered(const LinearWeights::Part&
   return pieces;
 }
 
+DType chosen(const OtherType& type, const std::vector<StoredMatrix>& parts) {
+  const auto rounded = [](const StoredMatrix& part) {
+    return part.format != nullptr || part.values.type != StoredType::kBF16;
+  };
+  return type.exact && std::ranges::any_of(parts, rounded) ? DType::kF32 : type.dtype;
+}
+
+std::vector<StoredMatrix> take_all(Checkpoint& checkpoint,
+                                   const std::vector<LinearWeights::Part>& parts, int64_t K) {
+  std::vector<StoredMatrix> matrices;
+  for (const LinearWeights::Part& part : parts) {
+    matrices.push_back(checkpoint.take_matrix(part.name, part.rows, K, part.shape));
+  }
+  return matrices;
+}
+
 }  // namespace
 
 WeightFormats::WeightFormats(const WeightFormat& format, bool converted)
     : linear{&format, !converted},
       tokens{&format, !converted},
-      others(format.packed() ? DType::kBF16 : format.dtype) {}
+      others(format.packed() ? DType::kBF16 : format.dtype, format.packed() || !converted) {}
+
+WeightFormats WeightFormats::resolved(const Checkpoint& checkpoint) const {
+  WeightFormats formats = *this;
+  const bool packed = linear.format->packed() || (linear.as_stored && checkpoint.is_packed());
+  formats.others.exact = others.exact && packed && !checkpoint.is_random();
+  return formats;
+}
 
 WeightFormats WeightFormats::named(std::string_view linear, std::string_view tokens) {
   const auto formats = [](std::string_view name) -> WeightFormats {
@@ -75,24 +98,32 @@ WeightFormats WeightFormats::named(std::string_view linear, std::string_view tok
 }
 
 LinearWeights LinearWeights::load(Backend& backend, Checkpoint& checkpoint,
-                                  const std::vector<Part>& parts, int64_t K, DType dtype) {
-  return load(backend, checkpoint, parts, K, WeightChoice{&format_of(dtype)});
+                                  const std::vector<Part>& parts, int64_t K,
+                                  const OtherType& type) {
+  const std::vector<StoredMatrix> weights = take_all(checkpoint, parts, K);
+  return load_taken(backend, checkpoint, weights, parts, format_of(chosen(type, weights)));
 }
 
 LinearWeights LinearWeights::load(Backend& backend, Checkpoint& checkpoint,
                                   const std::vector<Part>& parts, int64_t K,
                                   const WeightChoice& choice) {
-  std::vector<StoredMatrix> weights;
+  const std::vector<StoredMatrix> weights = take_all(checkpoint, parts, K);
+  return load_taken(backend, checkpoint, weights, parts, chosen(choice, weights));
+}
+
+LinearWeights LinearWeights::load_taken(Backend& backend, Checkpoint& checkpoint,
+                                        const std::vector<StoredMatrix>& weights,
+                                        const std::vector<Part>& parts,
+                                        const WeightFormat& format) {
   std::vector<TensorView> biases;
   bool any_bias = false;
   int64_t N = 0;
   for (const Part& part : parts) {
-    weights.push_back(checkpoint.take_matrix(part.name, part.rows, K, part.shape));
     biases.push_back(part.bias.empty() ? TensorView{} : checkpoint.take(part.bias, {part.rows}));
     any_bias = any_bias || !part.bias.empty();
     N += part.rows;
   }
-  const WeightFormat& format = chosen(choice, weights);
+  const int64_t K = weights.front().K;
   check_format(backend, format);
   LinearWeights result;
   Matrix& matrix = result.matrix_;

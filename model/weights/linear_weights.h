@@ -25,6 +25,13 @@ struct WeightChoice {
   bool as_stored = false;      // one that is stored in another format stays in that
 };
 
+// In which type a matrix is loaded that other ops multiply with.
+struct OtherType {
+  OtherType(DType type, bool is_exact = false) : dtype(type), exact(is_exact) {}
+  DType dtype;  // F32 or BF16
+  bool exact;   // F32 where BF16 would round what is stored
+};
+
 // In which formats the matrices of a model are loaded.
 struct WeightFormats {
   // All in one; where they are stored with scales they stay so unless `converted`.
@@ -36,7 +43,10 @@ struct WeightFormats {
 
   WeightChoice linear;  // of the linear layers
   WeightChoice tokens;  // of the embedding and of the matrix of the logits
-  DType others;         // of matrices that other ops multiply with: F32 or BF16
+  OtherType others;
+  // For this checkpoint. Where linear layers are packed, here or in the file, the other matrices
+  // stay as they are stored; where they become BF16, so do the others, and random ones.
+  WeightFormats resolved(const Checkpoint& checkpoint) const;
 };
 
 // The weights of one linear layer in the memory of a backend, with an optional bias in fp32. Made
@@ -65,15 +75,19 @@ class LinearWeights {
   // only the linear layers multiply with. Throws MissingFormat if the backend has none for it.
   static LinearWeights load(Backend& backend, Checkpoint& checkpoint,
                             const std::vector<Part>& parts, int64_t K, const WeightChoice& choice);
-  // For matrices of any op: F32 or BF16.
+  // For matrices of any op.
   static LinearWeights load(Backend& backend, Checkpoint& checkpoint,
-                            const std::vector<Part>& parts, int64_t K, DType dtype);
+                            const std::vector<Part>& parts, int64_t K, const OtherType& type);
 
   const Matrix& matrix() const { return matrix_; }               // (N, K)
   const float* bias() const { return bias_.as<const float>(); }  // (N) or null
   size_t bytes() const { return data_.bytes() + scales_.bytes() + bias_.bytes(); }
 
  private:
+  static LinearWeights load_taken(Backend& backend, Checkpoint& checkpoint,
+                                  const std::vector<StoredMatrix>& weights,
+                                  const std::vector<Part>& parts, const WeightFormat& format);
+
   Matrix matrix_;
   Buffer data_;    // (N, K) in the matrix's format
   Buffer scales_;  // what the format stores with them, if anything

@@ -95,6 +95,15 @@ std::string constraints_line(const MemoryPlan& plan) {
                      human_bytes(static_cast<double>(plan.constraints)));
 }
 
+std::string weights_line(const ModelInfo& model, const std::string& formats) {
+  const std::string line =
+      fmt::format("{:.1f} M parameters, {} in {}", static_cast<double>(model.parameters) / 1e6,
+                  human_bytes(static_cast<double>(model.weight_bytes)), formats);
+  if (!model.prefers_int8 || formats.find("int4") == std::string::npos) return line;
+  return line + fmt::format("; int4 costs {} up to 3 % of a text's bits: prefer --weights int8",
+                            model.family);
+}
+
 }  // namespace
 
 std::string human_bytes(double bytes) {
@@ -115,14 +124,12 @@ std::string startup_table(const Options& options, const LoadedModel& loaded, con
                           const EngineStats& stats, int port) {
   const auto& [plan, loaded_model, text, info] = loaded;
   const Model& model = *loaded_model;
-  const double weights = static_cast<double>(model.info().weight_bytes);
+  const auto weights = static_cast<double>(model.info().weight_bytes);
   const double states = static_cast<double>(info.slots) * static_cast<double>(info.state_bytes);
   const double pages = static_cast<double>(plan.pages + (plan.on_host ? plan.preempted : 0));
   std::vector<std::pair<const char*, std::string>> rows = {
       {"model", fmt::format("{}, {}: {}", info.model_name, info.family, model.info().description)},
-      {"weights",
-       fmt::format("{:.1f} M parameters, {} in {}", static_cast<double>(info.parameters) / 1e6,
-                   human_bytes(weights), info.weight_type)},
+      {"weights", weights_line(model.info(), info.weight_type)},
       {"head", model.info().head},
       {"tokenizer", text.tokenizer->description()},
       {"end tokens", ends_line(info.tokens, *text.tokenizer)},

@@ -138,6 +138,38 @@ TEST(WeightFormatsOfModels, EveryFamilyHasACase) {
   }
 }
 
+// Matrices of other ops are not packed, and not rounded to bf16 either.
+class OtherMatrices : public ::testing::TestWithParam<std::tuple<const char*, std::string>> {};
+
+TEST_P(OtherMatrices, StayAsTheyAreStoredWhereLinearLayersArePacked) {
+  const auto& [directory, device] = GetParam();
+  if (const std::string why = why_unusable(device); !why.empty()) GTEST_SKIP() << why;
+  for (const char* format : {"int8", "int4"}) {
+    WeightFormats rounding = WeightFormats::named(format);
+    rounding.others = DType::kBF16;
+    ModelRunner stored(golden_dir() / directory, WeightFormats::named(format), device);
+    ModelRunner rounded(golden_dir() / directory, rounding, device);
+    EXPECT_GT(stored.model().info().weight_bytes, rounded.model().info().weight_bytes);
+    const std::vector<int32_t> tokens = {1, 5, 2, 3, 0, 4};
+    EXPECT_NE(logits_of(stored, tokens, 64), logits_of(rounded, tokens, 64));
+  }
+  ModelRunner plain(golden_dir() / directory, WeightFormats::named("auto"), device);
+  ModelRunner narrow(golden_dir() / directory, WeightFormats::named("bf16"), device);
+  EXPECT_EQ(plain.model().info().weight_bytes, narrow.model().info().weight_bytes);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Families, OtherMatrices,
+    ::testing::Combine(::testing::Values("mamba/hf", "gla/gla", "gla/linear_attn_hedgehog",
+                                         "rwkv7/heads", "rnn/lstm_heads", "xlstm_blocks/vanilla",
+                                         "recurrent_gemma/pattern"),
+                       ::testing::ValuesIn(all_devices())),
+    [](const auto& info) {
+      std::string name = std::get<0>(info.param);
+      std::ranges::replace(name, '/', '_');
+      return name + "_" + test_name(std::get<1>(info.param));
+    });
+
 TEST(WeightFormatsOfModels, TheHeadMayHaveAFormatOfItsOwn) {
   const auto backend = make_backend("reference");
   for (const auto& [linear, head, wanted] : {std::tuple{"int4", "", "int4"},

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <new>
 
+#include "model/layers/host_matrix.h"
 #include "model/weights/convert.h"
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/temp_dir.h"
@@ -118,6 +119,28 @@ TEST_F(LinearWeightsTest, FusesByNameInTheOrderAsked) {
     EXPECT_THAT(std::vector<float>(w.bias(), w.bias() + 4), ElementsAre(0, 0, 0, 0.1f));
     EXPECT_EQ(w.bytes(), 8 * size_of(dtype) + 16);
   }
+}
+
+TEST_F(LinearWeightsTest, RoundsNothingWhereTheTypeIsExact) {
+  constexpr float kThird = 1.0f / 3;  // bf16 rounds it
+  Checkpoint checkpoint = open(SafetensorsWriter()
+                                   .add_f32("wide", {1, 2}, {kThird, 1})
+                                   .add_bf16("narrow", {1, 2}, {0x4040, 0x4080})
+                                   .add_f16("half", {1, 2}, {0x3c01, 0x4600}));
+  const auto load = [&](const char* name, const OtherType& type) {
+    return LinearWeights::load(backend_, checkpoint, {{name, 1}}, 2, type);
+  };
+  const OtherType exact(DType::kBF16, true);
+  const LinearWeights wide = load("wide", exact), narrow = load("narrow", exact),
+                      half = load("half", exact), rounded = load("wide", DType::kBF16);
+  checkpoint.finish();
+  EXPECT_THAT(values(wide.matrix()), ElementsAre(kThird, 1));
+  EXPECT_EQ(narrow.matrix().dtype, DType::kBF16);
+  EXPECT_THAT(values(narrow.matrix()), ElementsAre(3, 4));
+  EXPECT_THAT(values(half.matrix()), ElementsAre(1 + 0x1p-10f, 6));
+  EXPECT_EQ(rounded.matrix().dtype, DType::kBF16);
+  EXPECT_THAT(values(HostMatrix(backend_, {kThird, 1}, 2, exact).matrix()), ElementsAre(kThird, 1));
+  EXPECT_EQ(HostMatrix(backend_, {3, 4}, 2, exact).matrix().dtype, DType::kBF16);
 }
 
 TEST_F(LinearWeightsTest, CopiesMatricesOfManyStages) {

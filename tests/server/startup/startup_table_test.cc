@@ -9,10 +9,13 @@
 namespace recurve::startup_table_test {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // The table of a golden checkpoint.
-std::string table_of(const std::string& checkpoint, const std::string& state_dir = "") {
+std::string table_of(const std::string& checkpoint, const std::string& state_dir = "",
+                     const std::string& weights = "auto") {
   Options options;
+  options.weights = weights;
   options.state_dir = state_dir;
   options.state_disk = uint64_t{1} << 30;
   options.model = std::string(RECURVE_SOURCE_DIR) + "/tests/golden/" + checkpoint;
@@ -26,6 +29,7 @@ std::string table_of(const std::string& checkpoint, const std::string& state_dir
   loaded.info = {
       .model_name = "golden",
       .family = model.family,
+      .weight_type = files.weight_formats(),
       .state_bytes = 1,
       .tokens = {.bos = {}, .eos = {7}, .eos_files = {"config.json, generation_config.json"}},
       .slots = 1,
@@ -56,6 +60,13 @@ TEST(StartupTable, SaysWhatAnEarlierServerHasStored) {
   EXPECT_THAT(table_of("xlstm/single", "/states"),
               HasSubstr("\n  state dir  /states, at most 1.0 GiB; found 3 sessions, 12 cached "
                         "prefixes, 3.0 MiB\n"));
+}
+
+TEST(StartupTable, RecommendsInt8WhereInt4WasMeasuredToCostMuch) {
+  const auto recommendation = HasSubstr("int4 costs gla up to 3 % of a text's bits");
+  EXPECT_THAT(table_of("gla/gla", "", "int4"), recommendation);
+  EXPECT_THAT(table_of("gla/gla", "", "int8"), Not(recommendation));
+  EXPECT_THAT(table_of("gla/retnet", "", "int4"), Not(HasSubstr("prefer --weights int8")));
 }
 
 }  // namespace recurve::startup_table_test
