@@ -158,7 +158,7 @@ class HybridModel : public Model {
     };
     size_t bytes = Residual::bytes_for(kernels_, limits.rows, c_.D, c_.parallel()) +
                    bytes_for(limits.logits, c_.D) + ExpertsScratch::bytes_for(c_.experts);
-    for (const int64_t width : widths()) bytes += bytes_for(limits.rows, width);
+    for (const int64_t width : widths_) bytes += bytes_for(limits.rows, width);
     return bytes;
   }
 
@@ -168,7 +168,8 @@ class HybridModel : public Model {
     arena.reset();
     Residual x(kernels_, arena, rows, c_.D, c_.parallel());
     std::vector<float*> a;
-    for (const int64_t width : widths()) {
+    a.reserve(widths_.size());
+    for (const int64_t width : widths_) {
       a.push_back(arena.floats(static_cast<size_t>(rows) * static_cast<size_t>(width)));
     }
     static_assert(sizeof(float) == sizeof(int32_t));
@@ -227,6 +228,7 @@ class HybridModel : public Model {
     check_attention(c_.attention, backend, family);
     check_experts(c_.experts, backend, family);
     if (c_.embedding_scale != 1 || !c_.gated_ffn) require_ops(backend, family, {"activation"});
+    widths_ = widths();
   }
 
   // load: of (kind, prefix of the block's tensors). prefix: of all blocks.
@@ -272,6 +274,8 @@ class HybridModel : public Model {
   ModelInfo info_;
 
  private:
+  std::vector<int64_t> widths_;
+
   size_t state_arrays() const {
     const auto mixers = std::ranges::count_if(c_.layers, mixes, &HybridLayer::kind);
     return 2 * static_cast<size_t>(mixers + c_.attention_layers());

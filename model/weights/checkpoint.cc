@@ -262,14 +262,6 @@ TensorView Checkpoint::take_any(const std::vector<std::string>& names,
   return {};
 }
 
-TensorView Checkpoint::take_optional(const std::vector<std::string>& names,
-                                     const std::vector<Shape>& shapes) {
-  for (const std::string& name : names) {
-    if (Tensor* tensor = lookup(name)) return take_found(*tensor, shapes);
-  }
-  return {};
-}
-
 TensorView Checkpoint::take_found(Tensor& tensor, const std::vector<Shape>& shapes) {
   tensor.used = true;
   const TensorView& view = tensor.view;

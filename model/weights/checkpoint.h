@@ -67,8 +67,6 @@ class Checkpoint {
   TensorView take(const std::string& name, const Shape& shape);
   // The first of the names that exists, in any of the shapes: they must hold as many elements.
   TensorView take_any(const std::vector<std::string>& names, const std::vector<Shape>& shapes);
-  // As take_any, but that none of the names exists is no problem.
-  TensorView take_optional(const std::vector<std::string>& names, const std::vector<Shape>& shapes);
 
   // Takes a weight matrix: what take() does of (rows, K) or, where there is no tensor of that name
   // but one in a format of kernels/weight_formats.h, that: NAME.FORMAT, as many bytes as its rows

@@ -242,13 +242,6 @@ void convert_matrix(const StoredMatrix& matrix, int64_t begin, int64_t end, cons
   }
 }
 
-void convert_rows(const TensorView& view, int64_t row_begin, int64_t row_end, DType to,
-                  std::byte* out) {
-  CHECK(0 <= row_begin && row_begin <= row_end && row_end <= view.rows());
-  const int64_t row = view.rows() == 0 ? 0 : view.count() / view.rows();
-  convert_elements(view, row_begin * row, row_end * row, to, out);
-}
-
 void convert(const TensorView& view, DType to, std::byte* out) {
   convert_elements(view, 0, view.count(), to, out);
 }

@@ -11,13 +11,10 @@ namespace recurve {
 
 float f16_to_f32(uint16_t bits);  // exact
 
-// Writes a weight tensor (F32, F16, BF16 or generated) as F32 or BF16, row-major. A row is all
-// elements of one index of dimension 0. Mapped pages of the source are released behind it; large
-// parts are shared among threads. Throws std::runtime_error if the file has shrunk or fails.
-// out: (view.count()) and ((row_end - row_begin) * count() / rows()) elements of type `to`.
+// Writes a weight tensor (F32, F16, BF16 or generated) as F32 or BF16, row-major. Mapped pages of
+// the source are released behind it; large parts are shared among threads. Throws
+// std::runtime_error if the file has shrunk or fails. out: (view.count()) elements of type `to`.
 void convert(const TensorView& view, DType to, std::byte* out);
-void convert_rows(const TensorView& view, int64_t row_begin, int64_t row_end, DType to,
-                  std::byte* out);
 
 // The same for the elements [begin, end) of the row-major order.
 void convert_elements(const TensorView& view, int64_t begin, int64_t end, DType to, std::byte* out);

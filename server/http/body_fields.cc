@@ -5,12 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <new>
 #include <utility>
 
-#include "server/observe/log.h"
-#include "server/text/tokenizers/tokenizer.h"
-#include "server/text/utf8.h"
+#include "server/text/cut.h"
 
 namespace recurve {
 namespace {
@@ -22,35 +19,14 @@ namespace {
 
 }  // namespace
 
-Refused guarded(const char* field, const std::function<Refused()>& work) {
-  try {
-    return work();
-  } catch (const BadField& error) {
-    return invalid(error.field, "{}", error.what());
-  } catch (const WorkUnwanted&) {
-    return refuse(EndReason::kClientGone);
-  } catch (const TextRefused& error) {
-    return invalid(field, "{}", error.what());
-  } catch (const std::bad_alloc&) {
-    return refuse(EndReason::kNoMemory);
-  } catch (const std::exception& error) {
-    log_event(LogLevel::kError, "request_failed", {{"what", error.what()}});
-    return refuse(EndReason::kInternal, "the server has failed on the request");
-  }
-}
-
 ClientJson parse_object(std::string_view text, const WorkLimits& work,
                         std::span<const std::string_view> id_fields) {
-  try {
-    ValueBudget budget{.most = most_values(text.size())};
-    ClientJson object = read_client_json(text, "the body", kMaxBodyLevels, work, budget, id_fields);
-    if (!object.is_object()) throw BadField("", "the body must be a JSON object");
-    if (object.size() <= kMaxFields) return object;
-    throw BadField(
-        "", fmt::format("the body must have at most {} fields, got {}", kMaxFields, object.size()));
-  } catch (const JsonRefused& refused) {
-    throw BadField(refused.field, refused.what());
-  }
+  ValueBudget budget{.most = most_values(text.size())};
+  ClientJson object = read_client_json(text, "the body", kMaxBodyLevels, work, budget, id_fields);
+  if (!object.is_object()) throw BadField("", "the body must be a JSON object");
+  if (object.size() <= kMaxFields) return object;
+  throw BadField(
+      "", fmt::format("the body must have at most {} fields, got {}", kMaxFields, object.size()));
 }
 
 const ClientJson* find(const ClientJson& object, const char* field) {

@@ -1,28 +1,23 @@
 #pragma once
 #include <fmt/format.h>
 
-#include <functional>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "server/request/refusal.h"
 #include "server/text/json/client_json.h"
-#include "server/text/work_limits.h"
 
 namespace recurve {
 
 // Thrown for a field that cannot be read; see guarded().
-struct BadField : std::runtime_error {
-  BadField(std::string field_, const std::string& sentence)
-      : std::runtime_error(sentence), field(std::move(field_)) {}
-  std::string field;
+struct BadField : JsonRefused {
+  BadField(std::string field, const std::string& sentence)
+      : JsonRefused(sentence, std::move(field)) {}
 };
 
 // Of a body, whose fields are found by a linear search.
@@ -30,12 +25,7 @@ inline constexpr size_t kMaxFields = 1024;
 // Nested lists and objects, in a body and in JSON within a string of it.
 inline constexpr size_t kMaxBodyLevels = 64;
 
-// Runs work on a request, and turns what it throws into a refusal. `field`: the field of a text
-// that cannot be read.
-Refused guarded(const char* field, const std::function<Refused()>& work);
-
-// Reads an object of JSON as read_client_json() does. Throws BadField with a sentence, and what the
-// limits throw. `id_fields`: names of lists of token ids.
+// Reads an object of JSON as read_client_json() does. `id_fields`: names of lists of token ids.
 ClientJson parse_object(std::string_view text, const WorkLimits& work = {},
                         std::span<const std::string_view> id_fields = {});
 

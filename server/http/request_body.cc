@@ -34,19 +34,15 @@ void check_fields(const ClientJson& body, const FieldTable& table) {
 Refused read_body(std::string text, const WorkLimits& limits, const FieldTable& table,
                   std::span<const std::string_view> id_fields, const ServedModel& model,
                   const std::function<void(ClientJson& body)>& read) {
-  try {
-    ClientJson body = parse_object(text, limits, id_fields);
-    std::string().swap(text);
-    const auto name = string_of(body, "model");  // absent: the served model
-    if (name) {
-      if (Refused refused = check_model(*name, model)) return refused;
-    }
-    check_fields(body, table);
-    read(body);
-    return {};
-  } catch (const BadField& error) {
-    return invalid(error.field, "{}", error.what());
+  ClientJson body = parse_object(text, limits, id_fields);
+  std::string().swap(text);
+  const auto name = string_of(body, "model");  // absent: the served model
+  if (name) {
+    if (Refused refused = check_model(*name, model)) return refused;
   }
+  check_fields(body, table);
+  read(body);
+  return {};
 }
 
 Refused check_model(const std::string& name, const ServedModel& model) {

@@ -14,6 +14,7 @@
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
+#include <thread>
 
 namespace recurve {
 namespace {
@@ -30,11 +31,24 @@ int open_folder_of(const std::string& path) {
 
 }  // namespace
 
-FolderLock::FolderLock(const std::string& path) : folder_(open_folder_of(path)) {
-  if (folder_ >= 0 && flock(folder_, LOCK_EX) == 0) return;
-  const int error = errno;
-  if (folder_ >= 0) close(folder_);
-  fail(path, "changed", error);
+FolderLock::FolderLock(const std::string& path, std::chrono::milliseconds patience)
+    : folder_(open_folder_of(path)) {
+  using Clock = std::chrono::steady_clock;
+  if (folder_ < 0) fail(path, "changed", errno);
+  const auto end = Clock::now() + patience;
+  while (flock(folder_, LOCK_EX | LOCK_NB) != 0) {
+    const int error = errno;
+    if (error == EWOULDBLOCK && Clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      continue;
+    }
+    close(folder_);
+    if (error != EWOULDBLOCK) fail(path, "changed", error);
+    throw std::runtime_error(
+        fmt::format("\"{}\" cannot be changed: another process has locked its folder. A running "
+                    "server locks its --state-dir: move the file to another folder",
+                    path));
+  }
 }
 
 FolderLock::~FolderLock() { close(folder_); }

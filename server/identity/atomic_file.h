@@ -1,13 +1,16 @@
 #pragma once
+#include <chrono>
 #include <string>
 
 namespace recurve {
 
 // Locks the folder of `path`: concurrent processes that change files there wait for each other.
-// Throws std::runtime_error with a sentence.
+// Throws std::runtime_error with a sentence, also if another process does not release the lock in
+// time: a server holds that of its --state-dir while it runs.
 class FolderLock {
  public:
-  explicit FolderLock(const std::string& path);
+  explicit FolderLock(const std::string& path,
+                      std::chrono::milliseconds patience = std::chrono::seconds(5));
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;

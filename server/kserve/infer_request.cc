@@ -186,9 +186,11 @@ class Reader {
 
   void finish() {
     // The tensor replaces the parameters of the request.
-    const Refused refused = sampling_ ? read_sampling(std::string_view(*sampling_), &to_.asked)
-                                      : read_sampling(parameters_, &to_.asked);
-    if (refused) throw Refusal(*refused);
+    if (sampling_) {
+      read_sampling(std::string_view(*sampling_), &to_.asked);
+    } else {
+      read_sampling(parameters_, &to_.asked);
+    }
     to_.form.choices = static_cast<size_t>(std::max(to_.asked.choices, 1));
     if (to_.form.outputs.ids && to_.asked.choices != 1) {
       throw invalid("n", "n must be 1 with output_ids, got {}", to_.asked.choices);

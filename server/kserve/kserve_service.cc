@@ -8,7 +8,6 @@
 #include "server/kserve/infer_request.h"
 #include "server/kserve/stream_infer.h"
 #include "server/kserve/tensors.h"
-#include "server/kserve/unary_infer.h"
 #include "server/rpc/raw_service.h"
 
 namespace recurve {
@@ -47,6 +46,42 @@ void fill(const ServingInfo& info, inference::ModelConfig* to) {
   }
   for (const TensorSpec& spec : kOutputs) describe(spec, to->add_output());
 }
+
+// One ModelInfer call.
+class UnaryInfer final : public grpc::ServerUnaryReactor, public InferCall {
+ public:
+  // call and response are valid until OnDone().
+  UnaryInfer(ServiceContext& context, grpc::CallbackServerContext* call, grpc::ByteBuffer message,
+             grpc::ByteBuffer* response)
+      : InferCall(context, *call, "inference.GRPCInferenceService/ModelInfer", std::move(message)),
+        response_(response) {}
+
+  void OnCancel() override { cancel(); }
+  void OnDone() override { done(); }
+
+  bool busy() override { return false; }
+  size_t unsent() const override { return 0; }
+  void discard() override { response_->Clear(); }
+  void flush() override {
+    if (!finishing_ || finished_ || !may_conclude()) return;
+    finished_ = true;
+    Finish(context_.status_for(&grpc_call_, refusal_));
+  }
+
+ private:
+  void was_read() override {
+    if (request_.form.stream) {
+      refuse(invalid("stream", "stream must be false or left out, except with ModelStreamInfer"));
+    }
+    go();
+  }
+  void respond(inference::ModelInferResponse response) override {
+    *response_ = serialize(response);
+  }
+  void conclude(const Refused&) override {}
+
+  grpc::ByteBuffer* const response_;
+};
 
 class KserveService final : public RawService {
  public:

@@ -25,7 +25,7 @@ struct Parameter {
 
   [[noreturn]] void refuse(std::string_view wanted) const {
     const std::string got = value.is_structured() ? "" : ", got " + cut(written(value));
-    throw JsonRefused(fmt::format("{} must be {}{}", name, wanted, got), std::string(name));
+    throw invalid(std::string(name), "{} must be {}{}", name, wanted, got);
   }
 
   bool flag() const {
@@ -98,8 +98,8 @@ struct Parameter {
 template <ConstraintText::Form form>
 void read_constraint(const Parameter& p, TextRequest* to) {
   if (to->constraint) {
-    throw JsonRefused(fmt::format("{} must not be combined with {}", p.name, to->constraint_field),
-                      std::string(p.name));
+    throw invalid(std::string(p.name), "{} must not be combined with {}", p.name,
+                  to->constraint_field);
   }
   constexpr bool kOfJson =
       form == ConstraintText::Form::kJsonSchema || form == ConstraintText::Form::kChoice;
@@ -197,9 +197,8 @@ void check_refused(const ClientJson& parameters) {
     bool same = false;
     for (const std::string_view one : refusable.same) same = same || (!one.empty() && value == one);
     if (same) continue;
-    throw JsonRefused(
-        fmt::format("{} is not supported by this server: leave it out", refusable.name),
-        std::string(refusable.name));
+    throw invalid(std::string(refusable.name), "{} is not supported by this server: leave it out",
+                  refusable.name);
   }
 }
 
@@ -214,28 +213,23 @@ void read_known(const ClientJson& parameters, TextRequest* asked) {
 
 }  // namespace
 
-Refused read_sampling(const ClientJson& parameters, TextRequest* asked) {
-  try {
-    check_refused(parameters);
-    read_known(parameters, asked);
-    return {};
-  } catch (const JsonRefused& refused) {
-    return invalid(refused.field, "{}", refused.what());
-  }
+void read_sampling(const ClientJson& parameters, TextRequest* asked) {
+  check_refused(parameters);
+  read_known(parameters, asked);
 }
 
-Refused read_sampling(std::string_view text, TextRequest* asked) {
+void read_sampling(std::string_view text, TextRequest* asked) {
   ClientJson parameters;
   ValueBudget budget{.most = most_values(text.size())};
   try {
     parameters = read_client_json(text, "sampling_parameters", kMostLevels, {}, budget);
   } catch (const JsonRefused& refused) {
-    return invalid("sampling_parameters", "{}", refused.what());
+    throw invalid("sampling_parameters", "{}", refused.what());
   }
   if (!parameters.is_object()) {
-    return invalid("sampling_parameters", "sampling_parameters must be an object of JSON");
+    throw invalid("sampling_parameters", "sampling_parameters must be an object of JSON");
   }
-  return read_sampling(parameters, asked);
+  read_sampling(parameters, asked);
 }
 
 }  // namespace recurve

@@ -26,19 +26,23 @@ bool is_zero(std::span<const uint8_t> bytes) {
 
 template <typename Id>
 Id make_id() {
-  thread_local std::mt19937_64 random = [] {
-    std::random_device device;
-    std::seed_seq seed{device(), device(), device(), device()};
-    return std::mt19937_64(seed);
-  }();
   Id id;
   do {
-    std::generate(id.begin(), id.end(), [] { return static_cast<uint8_t>(random() >> 56); });
+    std::generate(id.begin(), id.end(), [] { return static_cast<uint8_t>(random_number() >> 56); });
   } while (is_zero(id));
   return id;
 }
 
 }  // namespace
+
+uint64_t random_number() {
+  thread_local std::mt19937_64 generator = [] {
+    std::random_device device;
+    std::seed_seq seed{device(), device(), device(), device()};
+    return std::mt19937_64(seed);
+  }();
+  return generator();
+}
 
 // version "-" trace-id "-" parent-id "-" trace-flags
 std::optional<TraceContext> parse_traceparent(std::string_view header) {

@@ -28,7 +28,8 @@ std::optional<TraceContext> parse_traceparent(std::string_view header);
 std::string to_hex(const TraceId& id);
 std::string to_hex(const SpanId& id);
 
-// Random.
+// Not for secrets.
+uint64_t random_number();
 TraceId make_trace_id();
 SpanId make_span_id();
 

@@ -54,12 +54,10 @@ class PrefixIndex {
     // last token, whose logits are wanted.
     std::vector<int64_t> points = {};
   };
-  // What there is for a prompt that begins now. keeps: it is remembered, and may leave states.
-  Found look(Owner owner, std::span<const int32_t> ids, bool keeps) {
-    return look(owner, ids, keeps, {});
-  }
-  // The same, and where else its states should be kept.
-  Found look(Owner owner, std::span<const int32_t> ids, bool keeps, const PrefixPoints& places);
+  // What there is for a prompt that begins now. keeps: it is remembered, and may leave states;
+  // places: where else its states should be kept.
+  Found look(Owner owner, std::span<const int32_t> ids, bool keeps,
+             const PrefixPoints& places = {});
 
   // Whether a state of these ids is wanted, which are whole chunks; if so, there is room for it.
   bool make_room(Owner owner, std::span<const int32_t> ids);

@@ -1,11 +1,10 @@
-#include "server/rpc/inference_calls.h"
-
 #include <grpcpp/support/server_callback.h>
 
 #include <atomic>
 #include <utility>
 
 #include "recurve/v1/inference.pb.h"
+#include "server/rpc/calls.h"
 #include "server/rpc/conversions.h"
 #include "server/rpc/messages.h"
 #include "server/rpc/stream_call.h"

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "recurve/v1/inference.pb.h"
+#include "server/rpc/calls.h"
 #include "server/rpc/conversions.h"
-#include "server/rpc/inference_calls.h"
 #include "server/rpc/messages.h"
 #include "server/rpc/raw_service.h"
 #include "server/rpc/unary_call.h"

@@ -1,10 +1,10 @@
 #include <utility>
 
 #include "recurve/v1/sessions.pb.h"
+#include "server/rpc/calls.h"
 #include "server/rpc/conversions.h"
 #include "server/rpc/messages.h"
 #include "server/rpc/raw_service.h"
-#include "server/rpc/state_calls.h"
 #include "server/rpc/unary_call.h"
 
 namespace recurve {

@@ -1,5 +1,3 @@
-#include "server/rpc/state_calls.h"
-
 #include <fmt/format.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
@@ -14,6 +12,7 @@
 #include "recurve/v1/sessions.pb.h"
 #include "server/request/executor.h"
 #include "server/request/session_command.h"
+#include "server/rpc/calls.h"
 #include "server/rpc/conversions.h"
 #include "server/rpc/messages.h"
 #include "server/rpc/service_context.h"

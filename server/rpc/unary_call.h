@@ -2,12 +2,9 @@
 #include <grpcpp/support/server_callback.h>
 
 #include <atomic>
-#include <exception>
 #include <functional>
-#include <new>
 #include <utility>
 
-#include "server/observe/log.h"
 #include "server/rpc/service_context.h"
 #include "server/text/work_limits.h"
 
@@ -53,21 +50,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private Executor::Task 
   void OnDone() override { delete this; }
 
  private:
-  void run() override { finish(unwanted_ ? refuse(EndReason::kClientGone) : wanted_answer()); }
-
-  Refused wanted_answer() {
-    try {
-      return answer_();
-    } catch (const WorkUnwanted&) {
-      return refuse(EndReason::kClientGone);
-    } catch (const TextRefused& error) {
-      return invalid("text", "{}", error.what());
-    } catch (const std::bad_alloc&) {
-      return refuse(EndReason::kNoMemory);
-    } catch (const std::exception& error) {
-      log_event(LogLevel::kError, "request_failed", {{"what", error.what()}});
-      return refuse(EndReason::kInternal, "the server has failed on the call");
-    }
+  void run() override {
+    finish(unwanted_ ? refuse(EndReason::kClientGone) : guarded("text", answer_));
   }
 
   ServiceContext& context_;

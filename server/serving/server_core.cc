@@ -1,7 +1,12 @@
 #include "server/serving/server_core.h"
 
 #include <algorithm>
+#include <exception>
+#include <new>
 #include <utility>
+
+#include "server/observe/log.h"
+#include "server/text/json/client_json.h"
 
 namespace recurve {
 namespace {
@@ -130,6 +135,23 @@ void ServerCore::drain_for_client(double seconds) {
                                        std::chrono::duration<double>(seconds)));
     options.on_drain(seconds);
   });
+}
+
+Refused guarded(const char* field, const std::function<Refused()>& work) {
+  try {
+    return work();
+  } catch (const JsonRefused& error) {
+    return invalid(error.field, "{}", error.what());
+  } catch (const WorkUnwanted&) {
+    return refuse(EndReason::kClientGone);
+  } catch (const TextRefused& error) {
+    return invalid(field, "{}", error.what());
+  } catch (const std::bad_alloc&) {
+    return refuse(EndReason::kNoMemory);
+  } catch (const std::exception& error) {
+    log_event(LogLevel::kError, "request_failed", {{"what", error.what()}});
+    return refuse(EndReason::kInternal, "the server has failed on the request");
+  }
 }
 
 }  // namespace recurve

@@ -132,4 +132,8 @@ class ServerCore {
   Executor delivery_threads;  // everything that streams
 };
 
+// Runs work on a request, and turns what it throws into a refusal. `field`: the field of a text
+// that cannot be read.
+Refused guarded(const char* field, const std::function<Refused()>& work);
+
 }  // namespace recurve

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
 #include "server/constraint/text_walk.h"
+#include "server/observe/trace.h"
 #include "server/request/session_command.h"
 #include "server/serving/chat_prompt.h"
 #include "server/serving/gathered_answer.h"
@@ -14,15 +14,6 @@
 
 namespace recurve {
 namespace {
-
-uint64_t random_number() {
-  static thread_local std::mt19937_64 generator = [] {
-    std::random_device device;
-    std::seed_seq seed{device(), device(), device(), device()};
-    return std::mt19937_64(seed);
-  }();
-  return generator();
-}
 
 Refused check_size(std::string_view field, size_t size, size_t most) {
   if (size <= most) return {};

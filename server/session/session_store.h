@@ -176,7 +176,6 @@ class SessionStore {
   // come to use of it, with some left over for what these do next, a half; and of that a half, for
   // the room of what is about to go.
   int64_t spare_disk_bytes() const;
-  uint64_t owner_epoch() const { return owner_epoch_; }
   std::optional<CommitInfo> last_commit(const Session& session) const;
 
   // Moves one session's state from its slot, which is free then, to host memory: that of the one

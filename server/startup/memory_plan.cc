@@ -30,7 +30,21 @@ size_t planned_on_host(const MemoryPlan& plan, int slots) {
   return kReserveOfHost + plan.constraints + plan.preempted + plan.sessions;
 }
 
+size_t remaining_on_host(const MemoryPlan& plan, int slots) {
+  return plan.host_free - std::min(plan.host_free, planned_on_host(plan, slots));
+}
+
 double gib(size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
+
+// The bytes of a part that is not planned yet. Throws if they do not fit.
+size_t fitting_on_host(const char* flag, size_t bytes, const MemoryPlan& plan, int slots) {
+  const size_t planned = planned_on_host(plan, slots), remaining = remaining_on_host(plan, slots);
+  if (bytes <= remaining) return bytes;
+  throw std::runtime_error(fmt::format(
+      "not enough memory on the host: {} {:.2f} + everything else {:.2f} = {:.2f} GiB; "
+      "{:.2f} GiB are free; {} {} or less fits",
+      flag, gib(bytes), gib(planned), gib(bytes + planned), gib(plan.host_free), flag, remaining));
+}
 
 // A model and an engine that allocate nothing.
 class DryRun {
@@ -168,9 +182,8 @@ void plan_pages(const Options& options, int slots, MemoryPlan* plan) {
         "would do",
         wanted, slots, plan->page, least));
   }
-  const size_t planned = planned_on_host(*plan, slots);
-  const size_t on_host = plan->host_free - std::min(plan->host_free, planned);
-  plan->preempted = plan->on_host ? plan->pages : std::min(plan->pages, on_host / 2);
+  plan->preempted =
+      plan->on_host ? plan->pages : std::min(plan->pages, remaining_on_host(*plan, slots) / 2);
   if (plan->total(slots) <= plan->free) return;
   const size_t fits = plan->on_host ? remaining / 2 : remaining;
   throw std::runtime_error(
@@ -180,33 +193,16 @@ void plan_pages(const Options& options, int slots, MemoryPlan* plan) {
 
 void plan_sessions(const Options& options, int slots, MemoryPlan* plan) {
   plan->sessions = plan->prefixes = 0;
-  const size_t planned = planned_on_host(*plan, slots);
-  const size_t remaining = plan->host_free - std::min(plan->host_free, planned);
   const bool automatic = options.session_memory == kAutomatic;
-  plan->sessions = automatic ? remaining / 2 : options.session_memory;
-  if (plan->sessions <= remaining) return;
-  throw std::runtime_error(
-      fmt::format("not enough memory on the host: --session-memory {:.2f} + everything else {:.2f} "
-                  "= {:.2f} GiB; "
-                  "{:.2f} GiB are free; --session-memory {} or less fits",
-                  gib(plan->sessions), gib(planned), gib(plan->sessions + planned),
-                  gib(plan->host_free), remaining));
+  const size_t bytes = automatic ? remaining_on_host(*plan, slots) / 2 : options.session_memory;
+  plan->sessions = fitting_on_host("--session-memory", bytes, *plan, slots);
 }
 
 void plan_prefixes(const Options& options, int slots, MemoryPlan* plan) {
   plan->prefixes = 0;
-  const size_t planned = planned_on_host(*plan, slots);
-  const size_t remaining = plan->host_free - std::min(plan->host_free, planned);
-  const bool automatic = options.prefix_memory == kAutomatic;
-  plan->prefixes =
-      automatic ? std::min(remaining / 4, kMaxPrefixStates * plan->state) : options.prefix_memory;
-  if (plan->prefixes <= remaining) return;
-  throw std::runtime_error(
-      fmt::format("not enough memory on the host: --prefix-memory {:.2f} + everything else {:.2f} "
-                  "= {:.2f} GiB; "
-                  "{:.2f} GiB are free; --prefix-memory {} or less fits",
-                  gib(plan->prefixes), gib(planned), gib(plan->prefixes + planned),
-                  gib(plan->host_free), remaining));
+  const size_t most = std::min(remaining_on_host(*plan, slots) / 4, kMaxPrefixStates * plan->state);
+  const size_t bytes = options.prefix_memory == kAutomatic ? most : options.prefix_memory;
+  plan->prefixes = fitting_on_host("--prefix-memory", bytes, *plan, slots);
 }
 
 }  // namespace recurve

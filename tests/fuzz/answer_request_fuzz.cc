@@ -14,6 +14,7 @@
 #include "server/http/openai/responses/responses.h"
 #include "server/http/openai/sessions.h"
 #include "server/http/openai/tokenize.h"
+#include "server/serving/server_core.h"
 #include "tests/support/fake_tokenizer.h"
 
 namespace recurve {
@@ -64,8 +65,9 @@ void check_request(TextRequest asked) {
 
 void read(AnswerDialect& dialect, std::string_view body) {
   std::vector<TextRequest> asked;
-  if (const Refused refused = dialect.read(std::string(body), {}, &asked))
-    return check_refusal(*refused);
+  const Refused refused =
+      guarded("prompt", [&] { return dialect.read(std::string(body), {}, &asked); });
+  if (refused) return check_refusal(*refused);
   CHECK(!asked.empty());
   for (TextRequest& one : asked) check_request(std::move(one));
 }
@@ -74,14 +76,11 @@ using Work = Refused (*)(std::string, const ServedModel&, const WorkLimits&, std
 
 void run(Work work, std::string_view body) {
   std::string object;
-  try {
-    const Refused refused =
-        work(std::string(body), *core().model(), core().limits(nullptr), &object);
-    if (refused) return check_refusal(*refused);
-    CHECK(nlohmann::json::parse(object).is_object());
-  } catch (const BadField& error) {
-    CHECK(*error.what() != 0);
-  }
+  const Refused refused = guarded("text", [&] {
+    return work(std::string(body), *core().model(), core().limits(nullptr), &object);
+  });
+  if (refused) return check_refusal(*refused);
+  CHECK(nlohmann::json::parse(object).is_object());
 }
 
 // The bytes are the body and the query, of which a resource reads one.

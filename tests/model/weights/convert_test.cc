@@ -154,7 +154,7 @@ TEST_P(ConvertRows, EqualsElementByElement) {
        {std::pair<int64_t, int64_t>{0, rows}, {0, 0}, {17, 18}, {rows - 1, rows}, {100, 700}}) {
     const size_t bytes = count_of(end - begin) * size_of(to);
     std::vector<std::byte> out(bytes + 8, std::byte{0xab});
-    convert_rows(view, begin, end, to, out.data());
+    convert_elements(view, begin * K, end * K, to, out.data());
     const std::byte* expected = wanted.data() + count_of(begin) * size_of(to);
     EXPECT_EQ(std::memcmp(out.data(), expected, bytes), 0) << "rows " << begin << " to " << end;
     EXPECT_THAT(std::span(out).subspan(bytes), ::testing::Each(std::byte{0xab}));
@@ -180,7 +180,8 @@ TEST(Convert, GeneratedValuesAreNormalAndTheSameInAnyOrder) {
   EXPECT_NEAR(std::sqrt(squares / n) * 32, 1, 0.005);
 
   std::vector<float> row(1024);
-  convert_rows(view, 1234, 1235, DType::kF32, reinterpret_cast<std::byte*>(row.data()));
+  convert_elements(view, 1234 * 1024, 1235 * 1024, DType::kF32,
+                   reinterpret_cast<std::byte*>(row.data()));
   EXPECT_EQ(row, std::vector<float>(values.begin() + 1234 * 1024, values.begin() + 1235 * 1024));
   EXPECT_EQ(host_values(Checkpoint::random({}, 7).take("w", {1500, 1024})), values);
   EXPECT_NE(host_values(Checkpoint::random({}, 8).take("w", {1500, 1024})), values);

@@ -1,15 +1,20 @@
 // Keys files, and the callers that a server identifies by them.
 #include "server/identity/keyring.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <thread>
 #include <vector>
 
+#include "server/identity/atomic_file.h"
 #include "server/identity/key_file.h"
 #include "server/identity/tenants.h"
 
@@ -50,6 +55,21 @@ std::string problem_of(const std::string& text) {
     return error.what();
   }
   return "";
+}
+
+// As a server holds the lock of its --state-dir.
+TEST_F(KeyringTest, AFolderThatAnotherProcessHasLockedIsReported) {
+  const int folder = open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  ASSERT_EQ(flock(folder, LOCK_EX), 0);
+  try {
+    const FolderLock lock(path_, std::chrono::milliseconds(0));
+    ADD_FAILURE() << "there are two locks";
+  } catch (const std::runtime_error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("another process has locked its folder"));
+    EXPECT_THAT(error.what(), HasSubstr(path_));
+  }
+  close(folder);
+  const FolderLock lock(path_, std::chrono::milliseconds(0));
 }
 
 TEST_F(KeyringTest, AKeyIsKnownAndItsFileHasOnlyAHash) {

@@ -6,7 +6,12 @@
 
 namespace recurve {
 
-// The streaming calls of Sessions, which delete themselves. The response is valid until OnDone().
+// The streaming calls, which delete themselves. Request and response are valid until OnDone().
+grpc::ServerWriteReactor<grpc::ByteBuffer>* generate(ServiceContext& context,
+                                                     grpc::CallbackServerContext* call,
+                                                     const grpc::ByteBuffer* request);
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* score(
+    ServiceContext& context, grpc::CallbackServerContext* call);
 grpc::ServerWriteReactor<grpc::ByteBuffer>* export_state(ServiceContext& context,
                                                          grpc::CallbackServerContext* call,
                                                          const grpc::ByteBuffer& request);
