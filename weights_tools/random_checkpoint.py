@@ -36,9 +36,11 @@ def main(options):
     family, config = families.config_of(values, ())
     if options.tokenizer:
         check_tokenizer(options.tokenizer, family, config)
-    tensors = {
-        name: drawn(name, shape, options.seed, options.dtype) for name, shape in family.tensor_shapes(config).items()
-    }
+    stacked = getattr(family, "EXPERTS", ())
+    tensors = {}
+    for name, shape in family.tensor_shapes(config).items():
+        inputs = shape[-1] if any(part in name for part in stacked) else None
+        tensors[name] = drawn(name, shape, options.seed, options.dtype, inputs)
     options.dst.mkdir(parents=True, exist_ok=True)
     progress = Progress(sum(t.nbytes for t in tensors.values()))
     st.write_checkpoint(options.dst, tensors, options.shard_gb * 1e9, progress)
@@ -58,10 +60,11 @@ def check_tokenizer(directory, family, config):
         raise ValueError(f"{directory}: wanted at most {rows} ids, found {found['size']}; nothing written")
 
 
-def drawn(name, shape, seed, dtype):
-    """Normal values, for each tensor those of its name and the seed."""
+def drawn(name, shape, seed, dtype, inputs=None):
+    """Normal values, for each tensor those of its name and the seed. inputs: of an output of a matrix, where they are
+    fewer than the values for each of the first extent."""
     count, is_norm = math.prod(shape), "norm" in name
-    deviation = 0.1 if is_norm or len(shape) < 2 else 1 / math.sqrt(max(count // shape[0], 1))
+    deviation = 0.1 if is_norm or len(shape) < 2 else 1 / math.sqrt(max(inputs or count // shape[0], 1))
     mean = 1.0 if is_norm else 0.0
 
     def pieces():

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "kernels/fusion.h"
+#include "kernels/weight_format.h"
 #include "model/layers/required_ops.h"
 
 namespace recurve {
@@ -17,6 +17,15 @@ Parts fused(const std::string& name, int64_t E, int64_t N, int64_t K) {
   LinearWeights::Part part(name, E * N);
   part.shape = {E, N, K};
   return {part};
+}
+
+// Of the formats that there are linear layers for.
+void check_format(const Backend& backend, const Matrix& matrix) {
+  if (matrix.format == nullptr || backend.kernels().expert_linear.find(matrix.format)) return;
+  throw MissingFormat(fmt::format(
+      "backend '{}' cannot take weights of experts in {}; choose another format with --weights, or "
+      "use the device cpu",
+      backend.name(), matrix.format->name));
 }
 
 }  // namespace
@@ -46,6 +55,7 @@ ExpertsWeights load_experts(const ExpertsConfig& c, Checkpoint& checkpoint, Back
   w.router = LinearWeights::load(backend, checkpoint, router, c.D, formats.others);
   w.up = load(up, c.D);
   w.down = load(down, c.F);
+  for (const LinearWeights* matrix : {&w.up, &w.down}) check_format(backend, matrix->matrix());
   if (c.shared == 0) return w;
   Parts shared_up;
   const auto count = static_cast<int64_t>(names.shared_up.size());

@@ -288,7 +288,8 @@ StoredMatrix Checkpoint::take_matrix(const std::string& name, int64_t rows, int6
     }
     return matrix;
   }
-  StoredMatrix matrix{.values = take(name, shape.empty() ? Shape{rows, K} : shape),
+  // Random values are of a size that follows from K.
+  StoredMatrix matrix{.values = take(name, shape.empty() || random_ ? Shape{rows, K} : shape),
                       .K = K,
                       .format = nullptr,
                       .scales = {}};

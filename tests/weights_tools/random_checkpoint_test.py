@@ -40,6 +40,13 @@ def test_is_the_same_for_a_seed_and_keeps_the_size_of_what_goes_through(tmp_path
     assert np.mean(wide["model.norm.weight"].array) == pytest.approx(1, abs=0.05)
 
 
+def test_experts_preserve_the_size_of_activations(tmp_path):
+    make(next(path for path in CONFIGS if path.stem == "qwen3_5_moe"), tmp_path / "out")
+    values = st.read_checkpoint(tmp_path / "out")["model.layers.0.mlp.experts.gate_up_proj"].float32()
+    assert values.shape == (16, 256, 256)
+    assert np.std(values) * np.sqrt(values.shape[2]) == pytest.approx(1, abs=0.02)
+
+
 def test_says_what_does_not_fit_before_it_writes(tmp_path, capsys):
     values = {**json.loads(CONFIGS[0].read_text()), "vocab_size": 4095}
     (tmp_path / "config.json").write_text(json.dumps(values))
