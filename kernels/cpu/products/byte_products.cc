@@ -200,21 +200,24 @@ HWY_INLINE __m512i four_columns(const std::byte* q) {
   return _mm512_set1_epi32(four);
 }
 
-// The sums of one group's products, of ROWS rows and VECTORS vectors of the panel. Called, so that
-// the sums stay in registers.
-template <int ROWS, int VECTORS>
-HWY_NOINLINE void multiply_group(const __m512i* w, const std::byte* const (&x)[kRows],
-                                 __m512i (&out)[ROWS][VECTORS]) {
+// Adds the panel's group i, which is g of x, to the sums of ROWS rows: (ROWS, kPanel). Called, so
+// that the sums of products stay in registers.
+template <class Format, int ROWS, int VECTORS>
+HWY_NOINLINE void add_group(const Panel& panel, const ByteRow* x, int64_t i, int64_t g,
+                            float* sums) {
+  const __m512i* w = panel.q + i * kSteps * kVectors;
+  const std::byte* q[ROWS];
   __m512i dots[ROWS][VECTORS];
   HWY_UNROLL(8)
   for (int r = 0; r < ROWS; ++r) {
+    q[r] = x[r].q + g * kGroup;
     HWY_UNROLL(8)
     for (int v = 0; v < VECTORS; ++v) dots[r][v] = _mm512_setzero_si512();
   }
   for (int64_t step = 0; step < kSteps; ++step, w += kVectors) {
     __m512i columns[ROWS];
     HWY_UNROLL(8)
-    for (int r = 0; r < ROWS; ++r) columns[r] = four_columns(x[r] + 4 * step);
+    for (int r = 0; r < ROWS; ++r) columns[r] = four_columns(q[r] + 4 * step);
     HWY_UNROLL(8)
     for (int v = 0; v < VECTORS; ++v) {
       const __m512i ws = w[v];
@@ -223,28 +226,22 @@ HWY_NOINLINE void multiply_group(const __m512i* w, const std::byte* const (&x)[k
     }
   }
   HWY_UNROLL(8)
-  for (int r = 0; r < ROWS; ++r) {
+  for (int v = 0; v < VECTORS; ++v) {
+    const int64_t at = i * kVectors + v;
     HWY_UNROLL(8)
-    for (int v = 0; v < VECTORS; ++v) out[r][v] = dots[r][v];
+    for (int r = 0; r < ROWS; ++r) {
+      float* sum = sums + r * kPanel + v * kLanes;
+      _mm512_storeu_ps(sum, with_group<Format>(_mm512_loadu_ps(sum), dots[r][v], x[r], g,
+                                               panel.scale[at], panel.least[at]));
+    }
   }
 }
 
-// Adds the panel's groups, which are `count` from g on, to the sums of ROWS rows: (ROWS, kPanel).
+// Adds the panel's groups, which are `count` from g on.
 template <class Format, int ROWS, int VECTORS>
 void add_panel(const Panel& panel, const ByteRow* x, int64_t g, int64_t count, float* sums) {
   for (int64_t i = 0; i < count; ++i) {
-    const std::byte* q[kRows] = {};
-    for (int r = 0; r < ROWS; ++r) q[r] = x[r].q + (g + i) * kGroup;
-    __m512i dots[ROWS][VECTORS];
-    multiply_group(panel.q + i * kSteps * kVectors, q, dots);
-    for (int r = 0; r < ROWS; ++r) {
-      for (int v = 0; v < VECTORS; ++v) {
-        float* sum = sums + r * kPanel + v * kLanes;
-        const int64_t at = i * kVectors + v;
-        _mm512_storeu_ps(sum, with_group<Format>(_mm512_loadu_ps(sum), dots[r][v], x[r], g + i,
-                                                 panel.scale[at], panel.least[at]));
-      }
-    }
+    add_group<Format, ROWS, VECTORS>(panel, x, i, g + i, sums);
   }
 }
 
