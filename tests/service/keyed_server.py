@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import select
 import subprocess
 import time
 
@@ -27,6 +28,12 @@ def new_key(file, tenant, *flags):
     assert made.stderr == ""
     assert re.fullmatch(r"rck_[0-9a-f]{12}_[\w-]{43}\n", made.stdout)
     return made.stdout.strip()
+
+
+def wait_for_output(process):
+    """Returns once the process has written something, or has ended. Nothing is read."""
+    ready, _, _ = select.select([process.stdout], [], [], 60)
+    assert ready, "no output within 60 s"
 
 
 class Server:

@@ -13,7 +13,7 @@ import pytest
 
 grpc = pytest.importorskip("grpc")
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from keyed_server import BIN, ROOT, Server, new_key  # noqa: E402
+from keyed_server import BIN, ROOT, Server, new_key, wait_for_output  # noqa: E402
 
 ROLES = ("user", "observer", "admin")
 
@@ -185,7 +185,7 @@ def running(asker):
         [BIN / "recurve", "--server", asker.server.address, "generate", "--prompt", "Once", "--request-id", "going",
          "--max-tokens", "1000000", "--ignore-eos"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         env={"RECURVE_KEY": asker.own})
-    process.stdout.read(1)
+    wait_for_output(process)
     return process
 
 
