@@ -294,6 +294,11 @@ v1::Session Client::rewind_session(const std::string& name, const std::string& m
   v1::RewindSessionRequest request;
   request.set_name(name);
   request.set_mark(mark);
+  return rewind_session(request, options);
+}
+
+v1::Session Client::rewind_session(const v1::RewindSessionRequest& request,
+                                   const CallOptions& options) {
   return unary(*sessions_, &v1::Sessions::Stub::Rewind, request, options);
 }
 

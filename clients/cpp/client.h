@@ -85,6 +85,8 @@ class Client {
   v1::Session accept_session(const std::string& name, const CallOptions& options = {});
   v1::Session rewind_session(const std::string& name, const std::string& mark,
                              const CallOptions& options = {});
+  v1::Session rewind_session(const v1::RewindSessionRequest& request,
+                             const CallOptions& options = {});
 
   v1::ModelInfo model_info(const CallOptions& options = {});
   v1::ServerInfo server_info(const CallOptions& options = {});

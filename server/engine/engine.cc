@@ -321,11 +321,11 @@ void Engine::preempt(std::unique_ptr<Sequence>& sequence) {
 void Engine::fork_choices(Sequence& sequence, Batch& batch, Clock::time_point now) {
   auto& streams = sequence.request.streams;
   waiting_.count_slots(running_);
-  for (const auto& choice : forked_) waiting_.count_slot(choice->request.caller.share());
+  for (const auto& choice : forked_) waiting_.count_slot(*choice);
   size_t next = 1;
   for (; next < streams.size(); ++next) {
     try {
-      std::optional<StateSlot> slot = waiting_.acquire_slot(sequence.request.caller, now);
+      std::optional<StateSlot> slot = waiting_.acquire_slot(sequence, now);
       if (!slot || !pool_.share_pages(sequence.slot, *slot, sequence.planned_position())) break;
       forked_.push_back(choice_of(sequence, next, std::move(*slot)));
     } catch (const std::bad_alloc&) {
@@ -396,16 +396,42 @@ void Engine::release(Sequence& sequence, Clock::time_point now) {
     metrics_.observe_decode(seconds_between(sequence.decode.first_token, now));
   }
   if (sequence.session == nullptr) return;
+  if (sequence.replay) return end_replay(sequence, now);
   Snapshot at{.position = sequence.position,
               .pending = sequence.pending(),
               .history = std::move(sequence.history),
-              .image = sequence.preemption.state};
+              .image = sequence.preemption.state,
+              .log = std::move(sequence.log)};
   std::optional<StateSlot> slot;
   if (at.image == nullptr) slot = std::move(sequence.slot);
   if (sequence.durable_answer) {
     commit_answer(sequence, std::move(slot), std::move(at), now);
   } else {
     sessions_.check_in(*sequence.session, std::move(slot), std::move(at), now);
+  }
+}
+
+// The session has returned to a token, or is as it was if that broke off.
+void Engine::end_replay(Sequence& sequence, Clock::time_point now) {
+  Replay& replay = *sequence.replay;
+  if (sequence.position < replay.log.end()) {
+    StreamEnd why = *sequence.stream().take().ending;
+    return sessions_.cancel_replay(replay, {.reason = why.reason,
+                                            .message = std::move(why.message),
+                                            .absorbed = sequence.position - replay.begin.position});
+  }
+  Snapshot at{.position = sequence.position,
+              .pending = replay.pending,
+              .history = std::move(sequence.history),
+              .image = sequence.preemption.state,
+              .log = std::move(replay.log)};
+  if (at.pending) at.history.add_prompt(*at.pending);
+  std::optional<StateSlot> slot;
+  if (at.image == nullptr) slot = std::move(sequence.slot);
+  try {
+    sessions_.end_replay(replay, std::move(slot), std::move(at), now);
+  } catch (const std::bad_alloc&) {
+    sessions_.cancel_replay(replay, {.reason = EndReason::kNoMemory});
   }
 }
 
@@ -555,6 +581,9 @@ void Engine::fail(const char* what) noexcept {
     for (const auto& sequence : *list) {
       if (sequence == nullptr) continue;
       tell([&] { sequence->end(EndReason::kFailed); });
+      if (sequence->replay && sequence->replay->command.done) {
+        tell([&] { sequence->replay->command.done({.reason = EndReason::kFailed}); });
+      }
       if (sequence->durable_answer && sequence->durable_answer->ending &&
           sequence->durable_answer->wait_for_commit) {
         tell([&] { sequence->stream().finish({.reason = EndReason::kFailed}); });

@@ -106,6 +106,7 @@ class Engine {
   void finish(Batch& batch);
   void retire(Clock::time_point now);
   void release(Sequence& sequence, Clock::time_point now);
+  void end_replay(Sequence& sequence, Clock::time_point now);
   void commit_answer(Sequence& sequence, std::optional<StateSlot> slot, Snapshot at,
                      Clock::time_point now);
   void report(const Batch* finished);

@@ -13,10 +13,10 @@ std::optional<int32_t> Sequence::pending() const {
   return prompt.has_pending > 0 ? std::optional(prompt.ids.front()) : std::nullopt;
 }
 
-std::optional<int> PromptPhase::to_point() const {
+std::optional<int> PromptPhase::to_next(const std::vector<int64_t>& offsets) const {
   const auto at = static_cast<int64_t>(absorbed + launched);
-  const auto next = std::upper_bound(points.begin(), points.end(), at);
-  if (next == points.end()) return std::nullopt;
+  const auto next = std::upper_bound(offsets.begin(), offsets.end(), at);
+  if (next == offsets.end()) return std::nullopt;
   return static_cast<int>(*next - at);
 }
 
@@ -54,6 +54,7 @@ StepCandidate Sequence::ready(int chunk) const {
   const int remaining = prompt.remaining();
   const bool more = request.more_prompt != nullptr || (guide != nullptr && !guide->ready());
   int whole = more ? (remaining - 1) / chunk * chunk : remaining;
+  if (const auto to_cut = prompt.to_cut()) whole = std::min(whole, *to_cut);
   // A streamed prompt, that reason_to_end() ends; others are checked on arrival.
   if (const int64_t room = most_tokens - planned_position(); whole > room) {
     whole = static_cast<int>(room) / chunk * chunk;
@@ -97,6 +98,7 @@ void Sequence::absorb(int rows, bool sampled) {
   decode.tokens_under_way -= sampled;
   position += rows;
   if (!in_prompt()) {
+    if (rows > 0) log.add(decode.token, TokenLog::Form::kStep);
     decode.absorbed = true;
     return;
   }
@@ -106,6 +108,16 @@ void Sequence::absorb(int rows, bool sampled) {
   // The pending token is in the history since it was sampled.
   const size_t unknown = std::max(from, prompt.has_pending);
   history.add_prompt(std::span(prompt.ids).subspan(unknown, prompt.absorbed - unknown));
+  log_prompt(from);
+}
+
+void Sequence::log_prompt(size_t from) {
+  if (log.most() == 0) return;
+  for (size_t i = from; i < prompt.absorbed; ++i) {
+    using Form = TokenLog::Form;
+    const Form first = prompt.has_pending > 0 ? Form::kFirstPending : Form::kFirst;
+    log.add(prompt.ids[i], i == 0 ? first : Form::kPrompt);
+  }
 }
 
 void Sequence::append(int32_t token) {

@@ -21,6 +21,7 @@ struct PromptPhase {
   std::vector<int32_t> ids = {};                  // cleared when the first token is sampled
   PrefixUse prefix = {};                          // the cached state that it started from
   std::vector<int64_t> points = {};               // offsets in ids where its state is cached
+  std::vector<int64_t> cuts = {};                 // offsets in ids that no step goes beyond, or to
   size_t absorbed = 0;                            // of ids
   size_t launched = 0;                            // of the ids after `absorbed`, in steps under way
   size_t has_pending = 0;                         // 1: ids begin with the session's pending token
@@ -32,7 +33,12 @@ struct PromptPhase {
   int remaining() const { return static_cast<int>(ids.size() - absorbed - launched); }
   bool is_absorbed() const { return absorbed == ids.size(); }
   // Tokens up to the next of `points`; empty: no further one.
-  std::optional<int> to_point() const;
+  std::optional<int> to_point() const { return to_next(points); }
+  // The same of `cuts`.
+  std::optional<int> to_cut() const { return to_next(cuts); }
+
+ private:
+  std::optional<int> to_next(const std::vector<int64_t>& offsets) const;
 };
 
 // The tokens that are sampled, each of which is the next step's input.
@@ -62,6 +68,9 @@ struct DiskRead {
   bool of_prefix = false;
   std::string error = {};
   EndReason reason = EndReason::kDone;
+  // Of the state that a replay begins with.
+  StateImage image = {};
+  TokenHistory history = {};
 };
 
 // What a sequence that gives its slot and pages to others needs to continue.
@@ -87,7 +96,9 @@ struct Sequence {
   int64_t position = 0;                                       // tokens the state has absorbed
   int64_t most_tokens = std::numeric_limits<int64_t>::max();  // limit of position
   TokenHistory history;
-  std::shared_ptr<Guide> guide;  // null: no constraint
+  TokenLog log;                    // of its session
+  std::unique_ptr<Replay> replay;  // null: it serves a request
+  std::shared_ptr<Guide> guide;    // null: no constraint
 
   PromptPhase prompt;
   DecodePhase decode;
@@ -106,7 +117,7 @@ struct Sequence {
   bool starts_fresh() const {
     return session == nullptr || (session->at.position == 0 && !session->at.pending);
   }
-  bool has_slot() const { return session != nullptr && session->slot; }
+  bool has_slot() const { return session != nullptr && session->slot && !replay; }
   // Tokens that the state will have absorbed after all launched steps.
   int64_t planned_position() const { return position + rows_under_way; }
   // Tokens of its prompt, as far as it is known, that no launched step has.
@@ -146,6 +157,8 @@ struct Sequence {
   void launch(int rows, bool sampled);
   // That step is done: the state has absorbed the rows.
   void absorb(int rows, bool sampled);
+  // Adds the ids that are absorbed, from this one on, to the log.
+  void log_prompt(size_t from);
   // `token` has been sampled and is the next input.
   void append(int32_t token);
 

@@ -50,12 +50,13 @@ void WaitingLine::take_arrivals(const EngineLoad& load, Clock::time_point now) {
   // First: a wake-up of the queue after this take() causes another step.
   arrivals_ = queue_.take();
   if (sessions_.advance()) resume_parked(load, now);
-  for (SessionCommand& command : arrivals_.commands) run_command(command, now);
+  for (SessionCommand& command : arrivals_.commands) run_command(command, load, now);
   for (Request& request : arrivals_.requests) arrive(request, load, now);
   arrivals_ = {};
 }
 
-void WaitingLine::run_command(SessionCommand& command, Clock::time_point now) {
+void WaitingLine::run_command(SessionCommand& command, const EngineLoad& load,
+                              Clock::time_point now) {
   SessionResult result;
   try {
     result = sessions_.run(command, now);
@@ -67,6 +68,11 @@ void WaitingLine::run_command(SessionCommand& command, Clock::time_point now) {
   if (result.progress == SessionResult::Progress::kWaiting) {
     parked_commands_.push_back(std::move(command));
     return;
+  }
+  if (result.progress == SessionResult::Progress::kAbsorbing) {
+    std::unique_ptr<Replay> replay = sessions_.take_replay();
+    replay->command = std::move(command);
+    return arrive(std::move(replay), load, now);
   }
   std::exchange(command.done, nullptr)(std::move(result));
 }
@@ -200,7 +206,8 @@ StreamEnd WaitingLine::refuse_growth(const Sequence& waiting) {
 void WaitingLine::fit_default(Sequence& waiting) const {
   if (!waiting.request.max_tokens_is_default) return;
   const int64_t absorbed = waiting.session != nullptr ? waiting.session->at.position : 0;
-  const int64_t rest = most_tokens_ - absorbed - static_cast<int64_t>(waiting.prompt.ids.size());
+  const int64_t rest = most_tokens_of(waiting.request.caller) - absorbed -
+                       static_cast<int64_t>(waiting.prompt.ids.size());
   if (rest < 1) return;  // refused
   int32_t& most = waiting.request.sampling.max_tokens;
   most = static_cast<int32_t>(std::min<int64_t>(most, rest));
@@ -208,21 +215,26 @@ void WaitingLine::fit_default(Sequence& waiting) const {
 
 // An error if the request could exceed the tokens that a state may have; else empty.
 std::string WaitingLine::too_long_for(const Sequence& waiting) const {
+  const Identity& caller = waiting.request.caller;
   const int64_t absorbed = waiting.session != nullptr ? waiting.session->at.position : 0;
   const int64_t tokens =
       static_cast<int64_t>(waiting.prompt.ids.size()) + waiting.request.sampling.max_tokens;
-  if (absorbed + tokens <= most_tokens_) return {};
+  const int64_t most = most_tokens_of(caller);
+  if (absorbed + tokens <= most) return {};
   const StateLayout& layout = pool_.layout();
-  std::string limit = fmt::format("a state counts up to {}", most_tokens_);
-  if (layout.grows()) limit = fmt::format("the model's context is {} tokens", most_tokens_);
-  if (layout.grows() && most_tokens_ == pool_.pages() * kPageTokens) {
-    const auto pages = static_cast<size_t>(StateLayout::pages(absorbed + tokens));
-    limit = fmt::format("--kv-memory holds {} tokens: --kv-memory {} would do", most_tokens_,
-                        pages * layout.page_bytes());
+  const auto pages = static_cast<size_t>(StateLayout::pages(absorbed + tokens));
+  const size_t bytes = pages * layout.page_bytes();
+  std::string limit = fmt::format("a state counts up to {}", most);
+  if (layout.grows()) limit = fmt::format("the model's context is {} tokens", most);
+  if (most < most_tokens_) {
+    limit = fmt::format("page_bytes of tenant \"{}\" holds {} tokens: page_bytes {} would do",
+                        caller.tenant_name, most, bytes);
+  } else if (layout.grows() && most == pool_.pages() * kPageTokens) {
+    limit = fmt::format("--kv-memory holds {} tokens: --kv-memory {} would do", most, bytes);
   }
   return fmt::format(
       "prompt and max_tokens must be at most {} tokens, got {}: the session has {}, and {}",
-      std::max<int64_t>(most_tokens_ - absorbed, 0), tokens, absorbed, limit);
+      std::max<int64_t>(most - absorbed, 0), tokens, absorbed, limit);
 }
 
 void WaitingLine::drop_unwanted(Clock::time_point now) {
@@ -293,7 +305,9 @@ void WaitingLine::drop(std::unique_ptr<Sequence>& sequence, EndReason reason,
         ending.queue_seconds);
     ending.retry_seconds = bound_.seconds;
   }
-  if (waiting.session != nullptr) {
+  if (waiting.replay) {
+    sessions_.cancel_replay(*waiting.replay, {.reason = reason, .message = ending.message});
+  } else if (waiting.session != nullptr) {
     sessions_.set_busy(*waiting.session, false);
     ending.session_position = waiting.session->at.position;
   }
@@ -312,10 +326,9 @@ std::unique_ptr<Sequence> WaitingLine::admit_next(Clock::time_point now, int run
       if (!free_pages_for(**next, running)) return nullptr;
       start(**next, now);
       turn_of_shortest_ = !turn_of_shortest_;
-      TenantUse& use = use_of((*next)->request.caller.share());
-      ++use.slots;
-      use.turn = ++turns_;
       sequence = std::move(*next);
+      count_slot(*sequence);
+      use_of(sequence->request.caller.share()).turn = ++turns_;
       queue_.count_removed(1);
     } catch (const std::bad_alloc&) {
       drop(*next, EndReason::kNoMemory, now);
@@ -339,7 +352,9 @@ Waiter WaitingLine::waiter_of(const Sequence& waiting) const {
 
 // waiting_.end() if no waiting request may have a slot.
 WaitingLine::Line::iterator WaitingLine::next_in_turn(Clock::time_point now, bool accepts_new) {
-  const auto may = [&](const auto& waiting) { return accepts_new || waiting->is_preempted(); };
+  const auto may = [&](const auto& waiting) {
+    return (accepts_new || waiting->is_preempted()) && has_pages_left(*waiting);
+  };
   in_turn_.clear();
   for (const auto& waiting : waiting_) {
     if (may(waiting)) in_turn_.push_back(waiter_of(*waiting));
@@ -373,8 +388,41 @@ void WaitingLine::forget_uses() {
 }
 
 void WaitingLine::count_slots(std::span<const std::unique_ptr<Sequence>> running) {
-  for (TenantUse& use : uses_) use.slots = 0;
-  for (const auto& sequence : running) ++use_of(sequence->request.caller.share()).slots;
+  for (TenantUse& use : uses_) use.slots = use.pages = 0;
+  for (const auto& sequence : running) count_slot(*sequence);
+}
+
+void WaitingLine::count_slot(const Sequence& sequence) {
+  TenantUse& use = use_of(sequence.request.caller.share());
+  ++use.slots;
+  use.pages += most_pages_of(sequence);
+}
+
+// Tokens that one state of the caller may have.
+int64_t WaitingLine::most_tokens_of(const Identity& who) const {
+  const StateLayout& layout = pool_.layout();
+  if (!layout.grows() || who.limits.page_bytes == TenantLimits::kNoBytes) return most_tokens_;
+  const int64_t pages = who.limits.page_bytes / static_cast<int64_t>(layout.page_bytes());
+  return std::min(most_tokens_, pages * kPageTokens);
+}
+
+// Pages that it may come to need; of a streamed prompt, which may become longer, all that it may
+// have.
+int64_t WaitingLine::most_pages_of(const Sequence& sequence) const {
+  if (!pool_.layout().grows()) return 0;
+  const int64_t most = most_tokens_of(sequence.request.caller);
+  if (sequence.request.more_prompt != nullptr) return StateLayout::pages(most);
+  const bool waits = sequence.started == Clock::time_point{} && !sequence.replay;
+  const int64_t before = waits && sequence.session != nullptr ? sequence.session->at.position : 0;
+  return StateLayout::pages(std::min(before + sequence.final_position(), most));
+}
+
+// Whether its tenant's quota of pages has what it may come to need, in addition to what runs.
+bool WaitingLine::has_pages_left(const Sequence& sequence) {
+  const Identity& caller = sequence.request.caller;
+  if (!pool_.layout().grows() || caller.limits.page_bytes == TenantLimits::kNoBytes) return true;
+  const auto each = static_cast<int64_t>(pool_.layout().page_bytes());
+  return use_of(caller.share()).pages + most_pages_of(sequence) <= caller.limits.page_bytes / each;
 }
 
 bool WaitingLine::is_shared(Clock::time_point now) const {
@@ -396,7 +444,7 @@ int64_t WaitingLine::first_tokens_of(const Sequence& sequence, int64_t position)
 // that runs.
 int32_t WaitingLine::pages_for(const Sequence& waiting, int running) {
   if (!pool_.layout().grows()) return 0;
-  const bool continues = waiting.session != nullptr && !waiting.is_preempted();
+  const bool continues = waiting.session != nullptr && !waiting.is_preempted() && !waiting.replay;
   const int64_t position = continues ? waiting.session->at.position : waiting.position;
   const int64_t tokens = first_tokens_of(waiting, position);
   const int32_t least = waiting.has_slot()
@@ -411,7 +459,7 @@ bool WaitingLine::free_pages_for(const Sequence& waiting, int running) {
   const int32_t wanted = pages_for(waiting, running);
   while (wanted > 0 && pool_.free_pages() < wanted) {
     if (pool_.free_pages() + pool_.held_pages() >= wanted) return false;
-    if (sessions_.evict_one(waiting.session)) continue;
+    if (sessions_.evict_one(waiting.replay ? nullptr : waiting.session)) continue;
     short_of_pages_ = {.tenant = waiting.request.caller.share(),
                        .weight = waiting.request.caller.limits.weight,
                        .pages = wanted};
@@ -420,10 +468,14 @@ bool WaitingLine::free_pages_for(const Sequence& waiting, int running) {
   return true;
 }
 
-std::optional<StateSlot> WaitingLine::acquire_slot(const Identity& caller, Clock::time_point now) {
+std::optional<StateSlot> WaitingLine::acquire_slot(const Sequence& sequence,
+                                                   Clock::time_point now) {
+  const Identity& caller = sequence.request.caller;
   TenantUse& own = use_of(caller.share());
   const SlotUse use(uses_, pool_.slots(), seconds_of(now));
-  if (!use.may_have_more(own, most_slots_of(caller))) return std::nullopt;
+  if (!use.may_have_more(own, most_slots_of(caller)) || !has_pages_left(sequence)) {
+    return std::nullopt;
+  }
   const auto has_fewer = [&](const TenantUse& other, double weight) {
     const auto its = use.rank(other, weight), mine = use.rank(own, caller.limits.weight);
     return same_group(other.tenant, caller.share()) ? its.own < mine.own
@@ -437,7 +489,7 @@ std::optional<StateSlot> WaitingLine::acquire_slot(const Identity& caller, Clock
   };
   if (std::ranges::any_of(waiting_, waits_with_less)) return std::nullopt;
   if (!free_one_slot()) return std::nullopt;
-  ++own.slots;
+  count_slot(sequence);
   return pool_.acquire_unset();
 }
 
@@ -455,9 +507,13 @@ PrefixCache::Start WaitingLine::prefix_of(const Sequence& waiting) {
 // All that may throw comes first: if it does, the request is unchanged and still waits.
 void WaitingLine::start(Sequence& sequence, Clock::time_point now) {
   if (sequence.is_preempted()) return resume(sequence);
+  if (sequence.replay) return start_replay(sequence, now);
   Request& request = sequence.request;
   Session* const session = sequence.session;
-  if (session != nullptr) sequence.history = session->at.history;
+  if (session != nullptr) {
+    sequence.history = session->at.history;
+    sequence.log = session->at.log;
+  }
   if (session != nullptr && session->durable()) {
     sequence.durable_answer.emplace(
         StateAnswer{.request_id = request.id, .digest = digest_of(request)});
@@ -481,7 +537,8 @@ void WaitingLine::start(Sequence& sequence, Clock::time_point now) {
   prompt.prefix = prefix.use;
   prompt.points = std::move(prefix.points);
   prompt.absorbed = static_cast<size_t>(prefix.use.tokens);
-  sequence.most_tokens = most_tokens_;
+  sequence.log_prompt(0);
+  sequence.most_tokens = most_tokens_of(request.caller);
   sequence.position = (session ? session->at.position : 0) + prefix.use.tokens;
   sequence.started = now;
   reserve_pages(sequence);
@@ -503,6 +560,23 @@ void WaitingLine::resume(Sequence& sequence) {
 // Those that free_pages_for() has found.
 void WaitingLine::reserve_pages(const Sequence& sequence) {
   CHECK(pool_.reserve(sequence.slot, first_tokens_of(sequence, sequence.position)));
+}
+
+void WaitingLine::start_replay(Sequence& sequence, Clock::time_point now) {
+  const Snapshot& begin = sequence.replay->begin;
+  sequence.history = begin.history;
+  if (begin.image) {
+    StateSlot slot = std::move(*pool_.acquire_unset());
+    CHECK(pool_.reserve(slot, begin.position));
+    pool_.load(begin.image, slot);
+    sequence.slot = std::move(slot);
+  } else {
+    sequence.slot = std::move(*pool_.acquire());
+  }
+  sequence.replay->begin.image.reset();
+  sequence.most_tokens = most_tokens_;
+  sequence.started = now;
+  reserve_pages(sequence);
 }
 
 void WaitingLine::requeue(std::unique_ptr<Sequence>& preempted) {

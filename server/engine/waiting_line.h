@@ -70,10 +70,10 @@ class WaitingLine {
   const std::optional<PageNeed>& short_of_pages() const { return short_of_pages_; }
   // A slot with unset contents for a further choice; may move an idle session out of its slot.
   // Empty if there is none, if the tenant has its maximum, or if a tenant with fewer slots waits.
-  std::optional<StateSlot> acquire_slot(const Identity& caller, Clock::time_point now);
+  std::optional<StateSlot> acquire_slot(const Sequence& sequence, Clock::time_point now);
   // Counts the slots in use; call it before each series of calls to the two functions above.
   void count_slots(std::span<const std::unique_ptr<Sequence>> running);
-  void count_slot(TenantId tenant) { ++use_of(tenant).slots; }
+  void count_slot(const Sequence& sequence);
   // Queues the choices from `first` on, which found no slot.
   void requeue(const Sequence& sequence, size_t first);
   // Queues a sequence that was preempted. Throws std::bad_alloc, and then has not taken it.
@@ -105,8 +105,11 @@ class WaitingLine {
   void wait_for_disk(Line& one, std::shared_ptr<DiskRead> read, Session* session);
   void refuse(const Request& request, const StreamEnd& ending);
 
-  void run_command(SessionCommand& command, Clock::time_point now);
+  void run_command(SessionCommand& command, const EngineLoad& load, Clock::time_point now);
   void arrive(Request& request, const EngineLoad& load, Clock::time_point now);
+  void arrive(std::unique_ptr<Replay> replay, const EngineLoad& load, Clock::time_point now);
+  void read_begin(Line& one);
+  void resume_replay(Line& one, Clock::time_point now);
   // has_prefix: the prefix has been looked for on disk already.
   void queue_or_refuse(Line& one, bool has_prefix, const EngineLoad& load, Clock::time_point now);
   StreamEnd refusal(const Sequence& waiting) const;
@@ -117,6 +120,9 @@ class WaitingLine {
   void insert(Line& one);
   void reserve_turns();
   int64_t first_tokens_of(const Sequence& sequence, int64_t position) const;
+  int64_t most_tokens_of(const Identity& who) const;
+  int64_t most_pages_of(const Sequence& sequence) const;
+  bool has_pages_left(const Sequence& sequence);
   int32_t pages_for(const Sequence& waiting, int running);
   bool free_pages_for(const Sequence& waiting, int running);
   Waiter waiter_of(const Sequence& waiting) const;
@@ -133,6 +139,7 @@ class WaitingLine {
   PrefixCache::Start prefix_of(const Sequence& waiting);
   void start(Sequence& sequence, Clock::time_point now);
   void resume(Sequence& sequence);
+  void start_replay(Sequence& sequence, Clock::time_point now);
   void reserve_pages(const Sequence& sequence);
 
   AdmissionQueue& queue_;

@@ -115,13 +115,19 @@ void WaitingLine::wait_for_disk(Line& one, std::shared_ptr<DiskRead> read, Sessi
 
 // Retries the commands, and the requests whose reads have ended.
 void WaitingLine::resume_parked(const EngineLoad& load, Clock::time_point now) {
-  for (SessionCommand& command : std::exchange(parked_commands_, {})) run_command(command, now);
+  for (SessionCommand& command : std::exchange(parked_commands_, {})) {
+    run_command(command, load, now);
+  }
   for (Line waiting = std::exchange(reading_, {}); !waiting.empty();) {
     Line one;
     one.splice(one.begin(), waiting, waiting.begin());
     Sequence& sequence = *one.front();
     if (sequence.disk_read->under_way) {
       reading_.splice(reading_.end(), one);
+      continue;
+    }
+    if (sequence.replay) {
+      resume_replay(one, now);
       continue;
     }
     const auto read = std::exchange(sequence.disk_read, nullptr);

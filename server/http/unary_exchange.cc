@@ -86,7 +86,7 @@ Refused UnaryExchange::post_command() {
       self->answer(refused, std::move(object));
     });
   };
-  return model_->post(std::move(command));
+  return core_.post(std::move(command));
 }
 
 void UnaryExchange::answer(Refused refused, std::string object) {

@@ -49,6 +49,9 @@ struct TenantLimits {
   int prompt_tokens = kNone;      // of a request
   int64_t tokens_per_minute = 0;  // of prompts and answers, on average; 0: unlimited
   int64_t host_bytes = kNoBytes;  // reserved by sessions and marks in host memory
+  // Of pages of states that grow: what its running requests may come to need. Idle sessions are not
+  // counted, as they give up their pages first.
+  int64_t page_bytes = kNoBytes;
   int64_t disk_bytes = kNoBytes;  // states of durable sessions and their marks
 
   static constexpr int kNone = std::numeric_limits<int>::max();

@@ -76,7 +76,9 @@ constexpr struct {
 constexpr struct {
   const char* name;
   int64_t TenantLimits::* limit;
-} kBytes[] = {{"host_bytes", &TenantLimits::host_bytes}, {"disk_bytes", &TenantLimits::disk_bytes}};
+} kBytes[] = {{"host_bytes", &TenantLimits::host_bytes},
+              {"page_bytes", &TenantLimits::page_bytes},
+              {"disk_bytes", &TenantLimits::disk_bytes}};
 
 TenantLimits limits_from(const json& object, const std::string& where) {
   std::set<std::string> names = {"weight", "tokens_per_minute"};

@@ -24,7 +24,8 @@ KeyHash hash_of(std::string_view key);
 //
 //   {"tenants": {NAME: {"weight": 2, "slots": 4, "waiting": 64, "sessions": 100, "priority": 0,
 //                       "choices": 4, "prompt_tokens": 8192, "tokens_per_minute": 60000,
-//                       "host_bytes": 1000000000, "disk_bytes": 10000000000}},
+//                       "host_bytes": 1000000000, "page_bytes": 500000000,
+//                       "disk_bytes": 10000000000}},
 //    "keys": [{"id": ID, "tenant": NAME, "role": "user", "sha256": HEX, "expires": TIME}],
 //    "certificates": [{"subject": "CN=me,O=we", "tenant": NAME, "role": "user"}],
 //    "issuers": [{"issuer": "https://login.example", "audience": "recurve", "jwks": "login.json",

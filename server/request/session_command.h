@@ -53,7 +53,12 @@ struct SessionInfo {
   std::optional<CommitInfo> commit = {};  // the last one
   // Acknowledged changes or the state may be lost; position is that of the remaining state.
   bool in_doubt = false;
+  int64_t rewind_tokens = 0;  // see SessionCommand
+  int64_t tokens_from = 0;    // the ids of its tokens are stored from this position on
 };
+
+// The most of SessionCommand::rewind_tokens: so many tokens at most are absorbed again.
+inline constexpr int64_t kMostRewindTokens = int64_t{1} << 18;
 
 // A command on the sessions of one tenant, which the engine runs between two steps.
 struct SessionCommand {
@@ -62,7 +67,7 @@ struct SessionCommand {
     kFork,    // name -> other, a new session with the same state
     kMark,    // name: store the state as mark `other`; replaces a mark of that name
     kUnmark,  // name: remove the mark `other`
-    kRewind,  // name: back to the mark `other`
+    kRewind,  // name: back to the mark `other`, or to `position`
     kGet,     // name
     kList,    // names that begin with `name`, after the name `other`, at most `limit`
     kClose,   // name
@@ -78,6 +83,10 @@ struct SessionCommand {
   std::optional<double> ttl_seconds = {};
   std::optional<Durability> durability = {};    // absent: kNone, or that of the session forked from
   std::optional<uint64_t> expected_epoch = {};  // refused if the session has another
+  // kOpen, kImport: the ids of so many last tokens are stored, so that kRewind can absorb them
+  // again. A fork stores as many as the original.
+  int64_t rewind_tokens = 0;
+  std::optional<int64_t> position = {};  // kRewind: tokens absorbed there; absent: a mark
   int limit = 100;
   std::shared_ptr<const ReadyState> state = {};
   // Called once, on the engine's thread: may only post.
@@ -89,6 +98,7 @@ struct SessionResult {
     kEnded,
     kCommitting,  // the result comes after the commit
     kWaiting,     // run the command again after memory was freed
+    kAbsorbing,   // the result comes after the session has absorbed tokens again
   };
   EndReason reason = EndReason::kDone;
   Progress progress = Progress::kEnded;     // unless kEnded, nothing below is set
@@ -96,6 +106,7 @@ struct SessionResult {
   std::vector<SessionInfo> sessions = {};   // one, or the list ordered by name
   bool more = false;                        // kList: not all fit in `limit`
   std::shared_ptr<StateSource> state = {};  // kExport
+  int64_t absorbed = 0;                     // kRewind: tokens absorbed again
 };
 
 }  // namespace recurve

@@ -114,6 +114,8 @@ void fill(const SessionInfo& info, v1::Session* session) {
   session->set_ttl_seconds(info.ttl_seconds);
   session->set_state_bytes(info.state_bytes);
   session->set_page_bytes(info.page_bytes);
+  session->set_rewind_tokens(info.rewind_tokens);
+  session->set_tokens_from(info.tokens_from);
   session->set_host_bytes(info.host_bytes);
   session->set_durability(info.durability == Durability::kLocal ? v1::DURABILITY_LOCAL
                                                                 : v1::DURABILITY_NONE);

@@ -25,7 +25,8 @@ SessionCommand to_command(const v1::OpenSessionRequest& request) {
   return {.kind = Kind::kOpen,
           .name = request.name(),
           .ttl_seconds = ttl_of(request),
-          .durability = durability_of(request)};
+          .durability = durability_of(request),
+          .rewind_tokens = request.rewind_tokens()};
 }
 SessionCommand to_command(const v1::GetSessionRequest& request) {
   return {.kind = Kind::kGet, .name = request.name()};
@@ -63,7 +64,8 @@ SessionCommand to_command(const v1::RewindSessionRequest& request) {
   return {.kind = Kind::kRewind,
           .name = request.name(),
           .other = request.mark(),
-          .expected_epoch = epoch_of(request)};
+          .expected_epoch = epoch_of(request),
+          .position = request.has_position() ? std::optional(request.position()) : std::nullopt};
 }
 
 SessionCommand to_command(const v1::AcceptSessionRequest& request) {
@@ -82,7 +84,7 @@ Refused hand_over(ServiceContext& context, SessionCommand command, UnaryCall* un
       return refused;
     });
   };
-  return context.core.model()->post(std::move(command));
+  return context.core.post(std::move(command));
 }
 
 template <typename Request>

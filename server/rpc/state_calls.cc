@@ -158,7 +158,8 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, priva
                   .caller = caller_,
                   .name = message.name(),
                   .ttl_seconds = ttl_of(message),
-                  .durability = durability_of(message)};
+                  .durability = durability_of(message),
+                  .rewind_tokens = message.rewind_tokens()};
       if (Refused refused = validate(&command_)) return refused;
       share_ = context_.core.message_bytes.take(static_cast<int64_t>(most), caller_.share());
       if (!share_) {

@@ -17,6 +17,7 @@ namespace recurve {
 struct TenantUse {
   TenantId tenant = 0;  // Identity::share()
   int slots = 0;
+  int64_t pages = 0;  // that what is in them may come to need
   uint64_t turn = 0;  // number of its last turn, among all tenants; 0: none
   double asked = 0;   // when its last request arrived: seconds of any clock
 };

@@ -54,7 +54,10 @@ void ServedCall::open(const Identity& caller, CallMessage message, const std::st
 Refused ServedCall::admit(const CallMessage& message, const std::string& id) {
   Refused refused = check_role(caller_, Role::kUser);
   if (!refused) refused = core_.availability();
-  if (!refused) refused = check_share();
+  if (!refused) {
+    refused = core_.enter(caller_, arrival_);
+    counted_ = !refused;
+  }
   if (!refused && !message.reserved) refused = reserve(message.bytes);
   // An invalid id is refused when the message is read.
   if (!refused && !check_name("request_id", id)) refused = claim(id);
@@ -62,37 +65,6 @@ Refused ServedCall::admit(const CallMessage& message, const std::string& id) {
     refused = refuse(EndReason::kExhausted, "the queue is full: try again later");
   }
   return refused;
-}
-
-// The limits of the tenant.
-Refused ServedCall::check_share() {
-  const double wait = core_.tenants.seconds_to_wait(caller_, arrival_);
-  if (wait > 0) {
-    audit("limit", auditee(caller_), "RESOURCE_EXHAUSTED", "tokens_per_minute");
-    Refusal spent =
-        refuse(EndReason::kExhausted,
-               fmt::format("tenant \"{}\" has used its {} tokens per minute: try again in {:.1f} s",
-                           caller_.tenant_name, caller_.limits.tokens_per_minute, wait));
-    spent.retry_seconds = wait;
-    return spent;
-  }
-  const QueueBounds most = core_.queue_bounds_of(caller_);
-  counted_ = core_.tenants.enter(caller_, most);
-  if (counted_) return {};
-  if (most.most < caller_.limits.waiting || most.first_only) {
-    audit("limit", auditee(caller_), "RESOURCE_EXHAUSTED", "queue");
-    const std::string who =
-        caller_.visitor != 0
-            ? fmt::format("the connection or address {}", std::string_view(caller_.peer))
-            : fmt::format("tenant \"{}\"", caller_.tenant_name);
-    return refuse(EndReason::kExhausted,
-                  fmt::format("{} has used its share of the queue: try again later", who));
-  }
-  audit("limit", auditee(caller_), "RESOURCE_EXHAUSTED", "waiting");
-  return refuse(EndReason::kExhausted,
-                fmt::format("tenant \"{}\" has {} requests in progress, which is its limit: wait "
-                            "for one of them to end",
-                            caller_.tenant_name, caller_.limits.waiting));
 }
 
 // The limits of one request of the tenant.

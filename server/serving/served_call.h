@@ -87,7 +87,6 @@ class ServedCall : public Strand, public CallRegistry::Call {
 
  private:
   Refused admit(const CallMessage& message, const std::string& id);
-  Refused check_share();
   void release_share();
   Refused check_size(const ParsedRequest& parsed) const;
   Refused claim(const std::string& id);

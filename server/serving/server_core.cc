@@ -1,5 +1,7 @@
 #include "server/serving/server_core.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <exception>
 #include <new>
@@ -87,6 +89,50 @@ int ServerCore::max_requests_of(const Identity& caller) const {
   const int waiting = model_->queue.max_waiting();
   const int share = model_->info.slots + kShareOfFree * waiting / (1 + kShareOfFree);
   return std::max(is_shared(caller) ? std::min(waiting, share) : waiting, 1);
+}
+
+Refused ServerCore::enter(const Identity& caller, Clock::time_point now) {
+  const double wait = tenants.seconds_to_wait(caller, now);
+  if (wait > 0) {
+    audit("limit", auditee(caller), "RESOURCE_EXHAUSTED", "tokens_per_minute");
+    Refusal spent =
+        refuse(EndReason::kExhausted,
+               fmt::format("tenant \"{}\" has used its {} tokens per minute: try again in {:.1f} s",
+                           caller.tenant_name, caller.limits.tokens_per_minute, wait));
+    spent.retry_seconds = wait;
+    return spent;
+  }
+  const QueueBounds most = queue_bounds_of(caller);
+  if (tenants.enter(caller, most)) return {};
+  if (most.most < caller.limits.waiting || most.first_only) {
+    audit("limit", auditee(caller), "RESOURCE_EXHAUSTED", "queue");
+    const std::string who = caller.visitor != 0 ? fmt::format("the connection or address {}",
+                                                              std::string_view(caller.peer))
+                                                : fmt::format("tenant \"{}\"", caller.tenant_name);
+    return refuse(EndReason::kExhausted,
+                  fmt::format("{} has used its share of the queue: try again later", who));
+  }
+  audit("limit", auditee(caller), "RESOURCE_EXHAUSTED", "waiting");
+  return refuse(EndReason::kExhausted,
+                fmt::format("tenant \"{}\" has {} requests in progress, which is its limit: wait "
+                            "for one of them to end",
+                            caller.tenant_name, caller.limits.waiting));
+}
+
+Refused ServerCore::post(SessionCommand command) {
+  if (command.kind != SessionCommand::Kind::kRewind || !command.position) {
+    return model_->post(std::move(command));
+  }
+  const Identity caller = command.caller;
+  if (Refused refused = enter(caller, Clock::now())) return refused;
+  command.done = [this, caller, done = std::move(command.done)](SessionResult result) {
+    tenants.spend(caller, result.absorbed, Clock::now());
+    tenants.leave(caller);
+    done(std::move(result));
+  };
+  Refused refused = model_->post(std::move(command));
+  if (refused) tenants.leave(caller);
+  return refused;
 }
 
 void ServerCore::add_listener(const void* owner, ServingListener listener) {

@@ -84,6 +84,12 @@ class ServerCore {
   // The same if there are no other requests.
   int max_requests_of(const Identity& caller) const;
 
+  // Counts a request of the caller against its limits, until tenants.leave(); or refuses it.
+  Refused enter(const Identity& caller, Clock::time_point now);
+  // Hands a command to the model's engine: see ServedModel::post(). One that absorbs tokens counts
+  // as a request, and its tokens as those of a prompt.
+  Refused post(SessionCommand command);
+
   // Whether --state-dir can store states: false while it is deleted or replaced.
   void set_durable(bool durable);
   bool durable() const { return durable_; }

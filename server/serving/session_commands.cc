@@ -18,6 +18,22 @@ Refused check_page_size(int limit) {
   return invalid("page_size", "page_size must be in [1, {}], got {}", kMaxPageSize, limit);
 }
 
+Refused check_rewind_tokens(int64_t tokens) {
+  if (tokens >= 0 && tokens <= kMostRewindTokens) return {};
+  return invalid("rewind_tokens", "rewind_tokens must be in [0, {}], got {}", kMostRewindTokens,
+                 tokens);
+}
+
+// A rewind is to a mark, or to a position.
+Refused check_target(const SessionCommand& command) {
+  if (!command.position) return check_name("mark", command.other);
+  if (!command.other.empty()) {
+    return invalid("position", "a rewind has either mark or position, got both");
+  }
+  if (*command.position >= 0) return {};
+  return invalid("position", "position must be at least 0, got {}", *command.position);
+}
+
 // The name of the command in the audit log; empty: it is not logged.
 std::string_view audit_event(const SessionCommand& command) {
   if (command.name.starts_with(kReserved)) return {};
@@ -61,9 +77,11 @@ Refused validate(SessionCommand* command) {
   if (creates && new_name.empty()) new_name = make_name("s-");
   Refused refused = check_name("name", command->name);
   if (!refused && kind == Kind::kFork) refused = check_name("new_name", command->other);
-  if (kind == Kind::kMark || kind == Kind::kUnmark || kind == Kind::kRewind) {
-    if (!refused) refused = check_name("mark", command->other);
+  if (!refused && (kind == Kind::kMark || kind == Kind::kUnmark)) {
+    refused = check_name("mark", command->other);
   }
+  if (!refused && kind == Kind::kRewind) refused = check_target(*command);
+  if (!refused) refused = check_rewind_tokens(command->rewind_tokens);
   if (!refused) refused = check_ttl(command->ttl_seconds);
   return refused;
 }

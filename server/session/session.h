@@ -12,6 +12,7 @@
 #include "server/request/clock.h"
 #include "server/request/session_command.h"
 #include "server/sampling/token_history.h"
+#include "server/session/token_log.h"
 #include "server/storage/archive.h"
 
 namespace recurve {
@@ -31,6 +32,7 @@ struct Snapshot {
   StateImage image;
   StoredPtr stored = {};  // the same, on the disk; null: it is not there
   std::shared_ptr<const AnsweredRequest> answered = {};  // null: none, or not known
+  TokenLog log = {};  // of the tokens absorbed, wherever the state is
 };
 
 // Where the state of a session is. SessionStore::update() alone changes it.
@@ -71,7 +73,7 @@ struct SessionShare {
   int64_t disk = 0;       // bytes that a durable session reserves on the disk, without StoredPages
   // What host memory and disk are planned for, in bytes of host memory. A durable state that is on
   // the disk needs neither.
-  int32_t small = 0;    // in addition to states
+  int64_t small = 0;    // in addition to states
   int64_t held = 0;     // of states that have host memory for good
   int64_t movable = 0;  // of states that are in host memory or on the disk, whichever has capacity
   int64_t moved = 0;    // of these, those that are on the disk, or about to be
@@ -109,6 +111,7 @@ struct Session {
   Durability durability = Durability::kNone;
   // Tokens that its state may have absorbed after the request that is queued or running on it.
   int64_t planned_position = 0;
+  int64_t replay_memory = 0;  // reserved for a Replay
   uint64_t epoch = 0;
   uint64_t commits = 0;
   uint64_t commit_owner = 0;  // of the last one: how often the folder had been taken then
@@ -122,6 +125,16 @@ struct Session {
 
   Tier tier() const { return tier_of(residency); }
   bool durable() const { return durability != Durability::kNone; }
+};
+
+// A session returns to a token that has no mark: it absorbs the tokens after an earlier state
+// again, and is as it was until that is done.
+struct Replay {
+  SessionCommand command;
+  Session* session;
+  Snapshot begin;                  // if it has no image and is stored, it is to be read
+  TokenLog log;                    // up to the position to return to
+  std::optional<int32_t> pending;  // there
 };
 
 }  // namespace recurve

@@ -31,11 +31,6 @@ SessionResult exists(const std::string& name) {
       fmt::format("there is a session \"{}\" already: close it or take another name", name));
 }
 
-SessionResult no_mark(const Session& session, const std::string& mark) {
-  return refuse(EndReason::kNotFound,
-                fmt::format("session \"{}\" has no mark \"{}\"", session.name, mark));
-}
-
 }  // namespace
 
 SessionResult SessionStore::run(const SessionCommand& command, Clock::time_point now) {
@@ -107,15 +102,17 @@ std::string SessionStore::no_share(const SessionCommand& command) const {
   const auto of_one = sessions_.find({caller.tenant, command.name});
   const bool copies = command.kind == Kind::kFork || command.kind == Kind::kMark;
   Snapshot at;
+  int64_t log = command.rewind_tokens;
   if (copies && of_one != sessions_.end()) {
     at.position = of_one->second.at.position;
     at.stored = of_one->second.at.stored;
+    log = of_one->second.at.log.most();
   }
   if (command.kind == Kind::kImport) at.position = imported(command).at.position;
   const Durability own = command.kind != Kind::kFork || of_one == sessions_.end()
                              ? Durability::kNone
                              : of_one->second.durability;
-  return over_share(caller, reserved_for(command.name, state_memory(at.position)),
+  return over_share(caller, reserved_for(command.name, state_memory(at.position), log),
                     disk_for(command.durability.value_or(own), at));
 }
 
@@ -155,7 +152,8 @@ bool SessionStore::has_its_sessions(const SessionCommand& command) const {
 }
 
 SessionResult SessionStore::open(const SessionCommand& command, Clock::time_point now) {
-  return insert(command, {command.caller.tenant, command.name}, "", Snapshot{}, std::nullopt,
+  return insert(command, {command.caller.tenant, command.name}, "",
+                Snapshot{.log = TokenLog(command.rewind_tokens)}, std::nullopt,
                 command.durability.value_or(Durability::kNone), now);
 }
 
@@ -183,13 +181,14 @@ SessionResult SessionStore::fork(Session& session, const SessionCommand& command
   if (refused.reason != EndReason::kDone) return refused;
   const int64_t state = state_memory(session.at.position);
   const int64_t disk = disk_for(durability, session.at);
+  const int64_t log = session.at.log.most();
   const bool stored = session.at.stored && session.at.stored->durable();
   const bool needs_image = durability != Durability::kNone && !stored;
   if (needs_image && session.tier() == Tier::kDisk) {
     const auto waits = bring_for_command(session);
-    return waits ? *waits : *no_room(command.other, command.name, state, 0);
+    return waits ? *waits : *no_room(command.other, command.name, state, log, 0);
   }
-  if (auto full = no_room(command.other, command.name, state, disk)) return *full;
+  if (auto full = no_room(command.other, command.name, state, log, disk)) return *full;
   Key key{session.tenant, command.other};
   std::optional<StateSlot> slot;
   const bool shares = session.at.image || needs_image;
@@ -202,73 +201,6 @@ SessionResult SessionStore::fork(Session& session, const SessionCommand& command
   pool_.copy(*session.slot, *slot, session.at.position);
   return insert(command, std::move(key), command.name, session.at, std::move(slot), durability,
                 now);
-}
-
-// Of a durable session, and where nothing has been absorbed, it has no state in host memory.
-SessionResult SessionStore::mark(Session& session, const SessionCommand& command,
-                                 Clock::time_point now) {
-  const auto before = session.marks.find(command.other);
-  const bool is_new = before == session.marks.end();
-  const bool had_state = !is_new && (before->second.image || before->second.stored);
-  const bool has_state = !session.durable() && session.tier() != Tier::kEmpty;
-  if (is_new || (has_state && !had_state)) {
-    const int64_t state = has_state ? state_memory(session.at.position) : 0;
-    if (auto full = no_room(command.other, {}, state, 0)) return *full;
-  }
-  if (session.durable()) {
-    Proposal proposal{.at = session.at, .marks = session.marks};
-    Snapshot& here = proposal.marks[command.other] = session.at;
-    here.image.reset();
-    here.history = {};
-    return commit_then_tell(session, std::move(proposal), command, now);
-  }
-  Snapshot here = snapshot(session);
-  session.marks[command.other] = std::move(here);
-  touch(session, now);
-  return described(session, now);
-}
-
-SessionResult SessionStore::unmark(Session& session, const SessionCommand& command,
-                                   Clock::time_point now) {
-  if (!session.marks.contains(command.other)) return no_mark(session, command.other);
-  if (session.durable()) {
-    Proposal proposal{.at = session.at, .marks = session.marks};
-    proposal.marks.erase(command.other);
-    return commit_then_tell(session, std::move(proposal), command, now);
-  }
-  session.marks.erase(command.other);
-  touch(session, now);
-  return described(session, now);
-}
-
-SessionResult SessionStore::rewind(Session& session, const SessionCommand& command,
-                                   Clock::time_point now) {
-  const auto mark = session.marks.find(command.other);
-  if (mark == session.marks.end()) return no_mark(session, command.other);
-  return go_back(session, mark->second, command, now);
-}
-
-SessionResult SessionStore::go_back(Session& session, Snapshot back, const SessionCommand& command,
-                                    Clock::time_point now) {
-  session.not_loaded.reset();  // that state is left behind
-  const bool empties = !back.image && !back.stored && session.tier() != Tier::kEmpty;
-  if (empties) {
-    if (auto full = no_room_to_empty(session)) return *full;
-  }
-  if (session.durable()) {
-    session.emptying = empties;
-    update(session);
-    Proposal proposal{.at = std::move(back), .marks = session.marks, .changes = true};
-    return commit_then_tell(session, std::move(proposal), command, now);
-  }
-  take_slot(session);
-  session.at = std::move(back);
-  session.state_lost = false;
-  session.last_used = now;
-  session.disk_refused = false;
-  ++session.epoch;
-  update(session, outside_slot(session.at));
-  return described(session, now);
 }
 
 SessionResult SessionStore::close(Session& session, const SessionCommand& command,
@@ -321,8 +253,10 @@ SessionResult SessionStore::export_state(Session& session, const SessionCommand&
 }
 
 SessionResult SessionStore::import_state(const SessionCommand& command, Clock::time_point now) {
-  return insert(command, {command.caller.tenant, command.name}, "", imported(command).at,
-                std::nullopt, command.durability.value_or(Durability::kNone), now);
+  Snapshot at = imported(command).at;
+  at.log = TokenLog::unknown(command.rewind_tokens, at.position);
+  return insert(command, {command.caller.tenant, command.name}, "", std::move(at), std::nullopt,
+                command.durability.value_or(Durability::kNone), now);
 }
 
 SessionResult SessionStore::insert(const SessionCommand& command, Key key,
@@ -333,7 +267,7 @@ SessionResult SessionStore::insert(const SessionCommand& command, Key key,
   SessionResult refused = refuse_durable(durability, at);
   if (refused.reason != EndReason::kDone) return refused;
   const int64_t state = state_memory(at.position), disk = disk_for(durability, at);
-  if (auto full = no_room(key.name, parent, state, disk)) return *full;
+  if (auto full = no_room(key.name, parent, state, at.log.most(), disk)) return *full;
   const double otherwise = durability == Durability::kNone ? limits_.default_ttl_seconds : 0;
   const double ttl = std::min(command.ttl_seconds.value_or(otherwise), kLongestTtl);
   Session& session = put(std::move(key), parent, std::move(at), ttl, now);

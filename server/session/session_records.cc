@@ -19,8 +19,9 @@ using nlohmann::json;
 // and "session TENANT/NAME", whose text is JSON:
 //
 //   {"epoch", "commit", "owner" (how often the folder had been taken then), "at": POINT, "parent"
-//   (absent: none), "ttl_seconds" (absent: 0), "marks": {NAME: POINT} (absent: none), "model" (ID
-//   of the record of that, see StoredModel; absent in texts of before: the states say it)}
+//   (absent: none), "ttl_seconds" (absent: 0), "rewind_tokens" (absent: 0), "marks": {NAME: POINT}
+//   (absent: none), "model" (ID of the record of that, see StoredModel; absent in texts of before:
+//   the states say it)}
 //
 // A POINT is {"position", "pending" (absent: none), "state" (its place among the record's states;
 // absent: nothing absorbed), "request" and "digest" (of the answer that ended there; absent:
@@ -160,6 +161,10 @@ bool SessionStore::restore_one(const StateStore::Record& record, Clock::time_poi
     }
     const uint64_t epoch = all.at("epoch"), commits = all.at("commit");
     const double ttl = all.value("ttl_seconds", 0.0);
+    const int64_t rewind_tokens =
+        std::clamp(all.value("rewind_tokens", int64_t{0}), int64_t{0}, kMostRewindTokens);
+    at.log = TokenLog::unknown(rewind_tokens, at.position);
+    for (auto& [name, mark] : marks) mark.log = TokenLog::unknown(rewind_tokens, mark.position);
     const uint64_t owner = all.value("owner", uint64_t{0});
     Session& session = put({tenant.id, record.key.substr(slash + 1)},
                            all.value("parent", std::string()), std::move(at), ttl, now);
@@ -224,6 +229,7 @@ StateStore::Change SessionStore::change_of(const Session& session, Proposal* pro
               {"at", std::move(point)}};
   if (!session.parent.empty()) all["parent"] = session.parent;
   if (session.ttl_seconds > 0) all["ttl_seconds"] = session.ttl_seconds;
+  if (const int64_t most = session.at.log.most()) all["rewind_tokens"] = most;
   if (!marks.empty()) all["marks"] = std::move(marks);
   change.text = all.dump();
   return change;

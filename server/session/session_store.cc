@@ -206,7 +206,9 @@ SessionInfo SessionStore::describe(const Session& session, Clock::time_point now
                    .host_bytes = session.share.reserved,
                    .durability = session.durability,
                    .commit = last_commit(session),
-                   .in_doubt = session.in_doubt || session.state_lost};
+                   .in_doubt = session.in_doubt || session.state_lost,
+                   .rewind_tokens = session.at.log.most(),
+                   .tokens_from = session.at.log.begin()};
   for (const auto& [name, snapshot] : session.marks) {
     info.marks.push_back({.name = name, .position = snapshot.position});
   }
@@ -219,17 +221,20 @@ SessionResult SessionStore::described(const Session& session, Clock::time_point 
   return result;
 }
 
-// state: bytes of its state; 0: it is on the disk alone.
-int64_t SessionStore::reserved_for(std::string_view name, int64_t state) const {
-  return bytes_each_ - state_memory_ + name_bytes(name.size()) + state;
+// state: bytes of its state; 0: it is on the disk alone. log: tokens that it stores.
+int64_t SessionStore::reserved_for(std::string_view name, int64_t state, int64_t log) const {
+  return bytes_each_ - state_memory_ + name_bytes(name.size()) + state +
+         heap_bytes(TokenLog::most_bytes(log));
 }
 
 int64_t SessionStore::reserved_by(const Session& session) const {
   const bool here = session.residency != Residency::kDisk || session.emptying;
   const int64_t state = here ? state_memory(final_position(session)) : 0;
-  int64_t bytes = reserved_for(session.name, state) + name_bytes(session.parent.size());
+  const int64_t log = session.at.log.most();
+  int64_t bytes = reserved_for(session.name, state, log) + name_bytes(session.parent.size()) +
+                  session.replay_memory;
   for (const auto& [name, mark] : session.marks) {
-    bytes += reserved_for(name, mark.image ? state_memory(mark.position) : 0);
+    bytes += reserved_for(name, mark.image ? state_memory(mark.position) : 0, log);
   }
   return bytes;
 }
@@ -246,8 +251,8 @@ SessionShare SessionStore::share_of(const Session& session) const {
       .entries = 1 + static_cast<int32_t>(session.marks.size()),
       .reserved = reserved_by(session),
       .disk = disk_for(session.durability, final_position(session), session.stored_pages),
-      .small =
-          static_cast<int32_t>(reserved_for(session.name, 0) + name_bytes(session.parent.size()))};
+      .small = reserved_for(session.name, 0, session.at.log.most()) +
+               name_bytes(session.parent.size())};
   const auto count = [&](int64_t bytes, bool stored, bool may_move) {
     if (stored && session.durable()) return;
     (may_move ? share.movable : share.held) += bytes;
@@ -258,7 +263,7 @@ SessionShare SessionStore::share_of(const Session& session) const {
         session.at.stored || session.residency == Residency::kSpilling, moves);
   if (session.emptying) share.held += state_memory_;
   for (const auto& [name, mark] : session.marks) {
-    share.small += static_cast<int32_t>(reserved_for(name, 0));
+    share.small += reserved_for(name, 0, session.at.log.most());
     if (!mark.image && !mark.stored) continue;  // where nothing had been absorbed
     count(state_memory(mark.position), mark.stored != nullptr,
           !session.durable() && mark.stored && !mark.image);
@@ -304,8 +309,9 @@ std::optional<SessionResult> SessionStore::no_room_of(int64_t wanted, bool fits,
 }
 
 std::optional<SessionResult> SessionStore::no_room(std::string_view name, std::string_view parent,
-                                                   int64_t state, int64_t more_on_disk) {
-  const int64_t small = reserved_for(name, 0) + name_bytes(parent.size());
+                                                   int64_t state, int64_t log,
+                                                   int64_t more_on_disk) {
+  const int64_t small = reserved_for(name, 0, log) + name_bytes(parent.size());
   const int64_t wanted = small + state;
   const bool fits = planned(small, state, more_on_disk) <= limits_.host_bytes;
   return no_room_of(wanted, fits, [&] {

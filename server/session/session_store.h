@@ -59,7 +59,7 @@ struct SessionTotals {
     entries += times * share.entries;
     reserved += times * share.reserved;
     disk += times * share.disk;
-    small += int64_t{times} * share.small;
+    small += times * share.small;
     held += times * share.held;
     movable += times * share.movable;
     moved += times * share.moved;
@@ -152,6 +152,16 @@ class SessionStore {
   // Or has broken off: the session is as it was before it.
   void roll_back(Session& session, Clock::time_point now);
 
+  // What a command of Progress::kAbsorbing has begun; the session is busy until one of the other
+  // two is called.
+  std::unique_ptr<Replay> take_replay() { return std::move(replay_); }
+  // Reads the state that it begins with, where that is to be read.
+  void read(const Snapshot& begin, StateCache::OnRead done);
+  // The state of its end, as in check_in(). done: its command's.
+  void end_replay(Replay& replay, std::optional<StateSlot> slot, Snapshot at,
+                  Clock::time_point now);
+  void cancel_replay(Replay& replay, SessionResult why);
+
   // Sends for the state of a session that is on the disk alone, which is busy until it is there.
   // kThere: it need not be. kNone: there is no room for it.
   enum class Room { kThere, kComing, kNone };
@@ -235,6 +245,7 @@ class SessionStore {
   SessionResult mark(Session& session, const SessionCommand& command, Clock::time_point now);
   SessionResult unmark(Session& session, const SessionCommand& command, Clock::time_point now);
   SessionResult rewind(Session& session, const SessionCommand& command, Clock::time_point now);
+  SessionResult rewind_to(Session& session, const SessionCommand& command, Clock::time_point now);
   SessionResult accept(Session& session, const SessionCommand& command, Clock::time_point now);
   SessionResult go_back(Session& session, Snapshot back, const SessionCommand& command,
                         Clock::time_point now);
@@ -325,12 +336,13 @@ class SessionStore {
   SessionInfo describe(const Session& session, Clock::time_point now) const;
   SessionResult described(const Session& session, Clock::time_point now) const;
   void touch(Session& session, Clock::time_point now);
-  int64_t reserved_for(std::string_view name, int64_t state) const;
+  int64_t reserved_for(std::string_view name, int64_t state, int64_t log) const;
   std::string over_share(const Identity& caller, int64_t more_host, int64_t more_disk) const;
   int64_t reserved_by(const Session& session) const;
-  // state: bytes that it has here; more_on_disk: that it reserves there.
+  // state: bytes that it has here; log: tokens that it stores; more_on_disk: bytes that it reserves
+  // there.
   std::optional<SessionResult> no_room(std::string_view name, std::string_view parent,
-                                       int64_t state, int64_t more_on_disk);
+                                       int64_t state, int64_t log, int64_t more_on_disk);
   template <typename Why>
   std::optional<SessionResult> no_room_of(int64_t wanted, bool fits, const Why& why);
   std::optional<SessionResult> no_room_to_empty(const Session& session);
@@ -357,6 +369,7 @@ class SessionStore {
   // Pages that durable sessions have written are counted apart.
   const int64_t disk_each_, disk_page_;
   Archive* const archive_;
+  std::unique_ptr<Replay> replay_;  // of the command that runs
   std::map<Key, Session> sessions_;
   std::vector<Session*> in_slots_;  // those with a slot
   ByExpiry by_expiry_;

@@ -46,7 +46,7 @@ void measure_length(const PagesOptions& o, const Model& model, Backend& backend,
   using Kind = SessionCommand::Kind;
   const int64_t most = tokens + 4 * kTurn;
   const auto pages = static_cast<int32_t>(4 * StateLayout::pages(most));
-  SessionServer server(model, backend, nullptr, 4, {pages, most});
+  SessionServer server(model, backend, nullptr, 4, PageLimits{pages, most});
   server.open("s", Durability::kNone);
   const double first = server.ask({{.session = "s", .prompt = prompt_of(tokens, 0)}}).front().first;
   double fork = 1e9, turn = 1e9;
@@ -112,7 +112,7 @@ void measure_load(const PagesOptions& o, const Model& model, Backend& backend, R
   const auto all = static_cast<int32_t>(o.slots * StateLayout::pages(most));
   double full = 0;
   for (const int part : {1, 3}) {
-    SessionServer server(model, backend, nullptr, o.slots, {all / part, most});
+    SessionServer server(model, backend, nullptr, o.slots, PageLimits{all / part, most});
     std::vector<SessionServer::Turn> turns;
     for (int s = 0; s < o.sessions; ++s) {
       const std::string name = fmt::format("s{}", s);

@@ -37,10 +37,10 @@ struct PrefixOptions {
 };
 
 // An engine that is stepped here, so that nothing else is in what is measured. folder: for states,
-// or empty.
+// or empty. most: tokens of a prompt.
 class OneByOne {
  public:
-  OneByOne(const Model& model, Backend& backend, const std::string& folder)
+  OneByOne(const Model& model, Backend& backend, const std::string& folder, int64_t most)
       : vocab_(static_cast<int32_t>(model.info().vocab)),
         store_(folder.empty() ? nullptr : new StateStore(open_folder(folder), {})),
         archive_(folder.empty() ? nullptr : new Archive(*store_)),
@@ -48,6 +48,7 @@ class OneByOne {
                 metrics_,
                 {.slots = 2,
                  .rows_per_step = 256,
+                 .pages = pages_for(model, 2, most + 1),
                  .sessions = {.archive = archive_.get(), .disk_bytes = kPlenty},
                  .prefix = {.bytes = int64_t{1} << 30, .disk_time = 1}}) {}
 
@@ -97,7 +98,8 @@ void time_hits(const PrefixOptions& o, Report& report) {
   std::optional<BenchFolder> folder;
   if (!o.folder.empty()) folder.emplace(o.folder);
   const std::string path = folder ? folder->path().string() : "";
-  std::optional<OneByOne> engine(std::in_place, *model, *backend, path);
+  const int most = std::ranges::max(o.tokens);
+  std::optional<OneByOne> engine(std::in_place, *model, *backend, path, most);
   uint64_t seed = 1;
   for (const int tokens : o.tokens) {
     std::vector<double> cold, hit, restarted;
@@ -108,7 +110,7 @@ void time_hits(const PrefixOptions& o, Report& report) {
       if (!folder) continue;
       engine.reset();
       drop_from_cache(folder->path());
-      engine.emplace(*model, *backend, path);
+      engine.emplace(*model, *backend, path, most);
       restarted.push_back(engine->ask(tokens, seed, &from_disk));
     }
     nlohmann::ordered_json row = {{"bench", "prefix"},     {"prompt", tokens},

@@ -5,6 +5,7 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "kernels/check.h"
 #include "server/engine/engine.h"
 #include "tests/bench/sessions_disk.h"
+#include "tests/bench/step_bench.h"
 
 namespace recurve::bench {
 
@@ -32,10 +34,12 @@ inline void open_session(AdmissionQueue& queue, const std::string& name, Durabil
 class SessionServer {
  public:
   static constexpr int kMostTogether = 256;  // requests
+  static constexpr int64_t kTurnTokens = 1024;
 
-  // folder: of durable sessions; null: none. pages: of models whose states grow.
+  // folder: of durable sessions; null: none. pages: of models whose states grow; absent: for some
+  // turns in each slot.
   SessionServer(const Model& model, Backend& backend, std::unique_ptr<FileSystem> folder, int slots,
-                PageLimits pages = {})
+                std::optional<PageLimits> pages = {})
       : vocab_(static_cast<int32_t>(model.info().vocab)),
         store_(folder == nullptr ? nullptr : new StateStore(std::move(folder), {})),
         archive_(store_ == nullptr ? nullptr : new Archive(*store_)),
@@ -44,7 +48,7 @@ class SessionServer {
             model, backend, {.rows = vocab_, .usable = vocab_, .eos_ids = {}}, queue_, stats_,
             metrics_,
             {.slots = slots,
-             .pages = pages,
+             .pages = pages.value_or(pages_for(model, slots, kTurnTokens)),
              .sessions = {.host_bytes = kPlenty, .archive = archive_.get(), .disk_bytes = kPlenty},
              .prefix = {.bytes = int64_t{256} << 20}}),
         thread_([this] { engine_.run(); }) {}

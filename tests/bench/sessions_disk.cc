@@ -56,11 +56,13 @@ void show_machine(const DiskSpeed& speed, size_t bytes, const SessionRow& row) {
 void measure_resume(const Model& model, Backend& backend, const std::filesystem::path& folder,
                     Sealed sealed, int rounds, const DiskSpeed& speed, const SessionRow& row) {
   const auto stream = backend.make_stream();
-  StatePool pool(backend, model.state_layout(), 2, *stream);
-  const size_t bytes = pool.layout().bytes();
+  const int64_t tokens = model.state_layout().grows() ? 1 : 0;
+  StatePool pool(backend, model.state_layout(), 2, *stream, nullptr, pages_for(model, 2, tokens));
+  const size_t bytes = pool.layout().bytes(tokens);
   ImageMemory memory(backend, pool.layout());
   const StateSlot slot = *pool.acquire();
-  const NewImage made = memory.take();
+  CHECK(pool.reserve(slot, tokens));
+  const NewImage made = memory.take(tokens);
   pool.save(slot, made);
   pool.wait_for_copies();
   StateStore store(open_bench_folder(folder, sealed), {});

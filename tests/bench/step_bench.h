@@ -48,6 +48,12 @@ struct ModelOptions {
   }
 };
 
+// Pages for so many states of so many tokens; none for models whose states do not grow.
+inline PageLimits pages_for(const Model& model, int states, int64_t tokens) {
+  if (!model.state_layout().grows()) return {};
+  return {states * static_cast<int32_t>(StateLayout::pages(tokens)), tokens};
+}
+
 inline void add_activations(CLI::App& command, ActivationType& activations) {
   takes_names<ActivationType>(
       command.add_option("--activations", activations,

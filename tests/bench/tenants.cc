@@ -2,6 +2,7 @@
 // is, in the engine alone: no frontend, no text and no load generator take the cores.
 #include "server/identity/tenants.h"
 
+#include <algorithm>
 #include <semaphore>
 #include <string>
 
@@ -28,7 +29,11 @@ class TenantsEngine {
         vocab_(static_cast<int32_t>(model.info().vocab)),
         queue_(4 * o.slots),
         engine_(model, backend, {.rows = vocab_, .usable = vocab_, .eos_ids = {}}, queue_, stats_,
-                metrics_, {.slots = o.slots, .step_seconds = o.step_ms / 1e3}),
+                metrics_,
+                {.slots = o.slots,
+                 .step_seconds = o.step_ms / 1e3,
+                 .pages = pages_for(model, o.slots,
+                                    o.prompt + std::max(o.light_tokens, o.heavy_tokens))}),
         thread_([this] { engine_.run(); }) {}
   ~TenantsEngine() {
     engine_.abandon();

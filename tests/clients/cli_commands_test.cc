@@ -230,6 +230,9 @@ TEST_F(CliCommandsTest, SessionsMarkAndRewind) {
   run({"session", "open", "a"});
   EXPECT_THAT(run({"session", "mark", "a", "here"}).out, HasSubstr("mark           here at 0"));
   EXPECT_THAT(run({"session", "rewind", "a", "here"}).out, HasSubstr("tokens         17"));
+  EXPECT_THAT(run({"session", "rewind", "a", "--position", "9"}).out, HasSubstr("tokens         9"));
+  EXPECT_EQ(run({"session", "rewind", "a", "here", "--position", "9"}).code, 2);
+  run({"session", "rewind", "a", "here"});
   EXPECT_THAT(run({"session", "unmark", "a", "here"}).out, Not(HasSubstr("mark ")));
   EXPECT_THAT(run({"session", "get", "a"}).out, HasSubstr("tokens         17"));
   EXPECT_EQ(json::parse(run({"session", "get", "a", "--json"}).out)["position"], "17");

@@ -277,7 +277,7 @@ class FakeSessions final : public v1::Sessions::Service {
   grpc::Status Rewind(grpc::ServerContext*, const v1::RewindSessionRequest* request,
                       v1::Session* session) override {
     return with(request->name(), session, [&](v1::Session& s) {
-      s.set_position(17);
+      s.set_position(request->has_position() ? request->position() : 17);
       s.set_epoch(s.epoch() + 1);
     });
   }

@@ -14,6 +14,7 @@ Each attack is a module of this folder with
     KEEPS = bytes        of the attack's data that the server may cache, by its plan of memory
     CONSTRAINED = True   a second honest client requests answers with new schemas, one after the other
     STREAMS = True       a second honest client reads longer answers, whose time between tokens is measured
+    CONTROL = [...]     flags of a server with which the same attack runs first, for comparison
     SHORT, FULL          sizes of the attack: a dict, the arguments of attack()
     attack(address, **size)   returns when it is done; runs in a separate process
     check(result, size)       yields a sentence for each bound that does not hold
@@ -42,7 +43,7 @@ ATTACKS = ["busy_process", "cancelled_prompts", "cancelled_streams", "large_chat
            "small_messages", "small_json", "reflection_streams", "connection_flood", "rapid_resets", "endless_headers",
            "control_frames", "bad_headers", "endless_streams", "many_choices", "many_sessions",
            "ten_times", "hostile_schemas", "long_http_prompts", "long_scores",
-           "many_streams", "many_prompts"]
+           "many_streams", "many_prompts", "page_flood"]
 MOST_SECONDS = 300  # of one attack
 MOST_RESIDENT = 1.5  # times the resident memory before, after an attack's memory was freed; KEEPS is added
 SECONDS_TO_FREE = 30
@@ -63,6 +64,7 @@ class Result:
     # Ends once the memory was freed, or it took too long: seconds (infinite: too long), and resident bytes.
     freed: futures.Future
     summary: str  # of the attack
+    control: servers.Latencies = dataclasses.field(default_factory=servers.Latencies)  # `streamed` of CONTROL
 
     def grown(self):
         return self.usage_most["resident"] - self.usage_before["resident"]
@@ -84,6 +86,12 @@ class Result:
         if self.streamed.p99() > per_token:
             yield f"a token took {self.streamed}, wanted under {1000 * per_token:.0f} ms"
 
+    def slower_than_control(self, times, per_token):
+        """Yields an error if an honest client's tokens come so many times slower than in the control, and
+        later than these seconds, at p99."""
+        if self.streamed.p99() > max(times * self.control.p99(), per_token):
+            yield f"a token took {self.streamed}, wanted at most {times} times {self.control}"
+
     def not_freed(self):
         """Yields an error if the memory of the attack is not freed."""
         seconds, resident = self.freed.result()
@@ -100,9 +108,19 @@ class Result:
 def run(name, short, stubs, afterwards):
     """Runs one attack with a new server. The executor waits for the memory to be freed and ends the server."""
     module = importlib.import_module(name)
+    if not hasattr(module, "CONTROL"):
+        return run_with(module.FLAGS, name, short, stubs, afterwards)
+    control = run_with(module.CONTROL, name, short, stubs, afterwards)
+    control.freed.result()
+    result = run_with(module.FLAGS, name, short, stubs, afterwards)
+    return dataclasses.replace(result, control=control.streamed)
+
+
+def run_with(flags, name, short, stubs, afterwards):
+    module = importlib.import_module(name)
     with contextlib.ExitStack() as ends:
         server = ends.enter_context(servers.Server(
-            module.FLAGS, getattr(module, "FILES", None), getattr(module, "MODEL", servers.MODEL),
+            flags, getattr(module, "FILES", None), getattr(module, "MODEL", servers.MODEL),
             getattr(module, "TENANTS", ()), getattr(module, "LIMITS", None)))
         honest, attackers = server.keys.get("honest"), server.keys.get("attacker")
         client = servers.HonestClient(server.address, honest)
@@ -190,6 +208,8 @@ def report(name, result, short):
         print(f"  whole, of a new schema, p99 {result.constrained}")
     if result.streamed.count:
         print(f"  between tokens, p99 {result.streamed}")
+    if result.control.count:
+        print(f"  the same where nothing is short {result.control}")
     print(f"  a new client after {result.new_client_seconds:.2f} s")
     print(f"  server             before {usage(result.usage_before)}; at most "
           f"{usage(result.usage_most)}; after {usage(result.usage_after)}")

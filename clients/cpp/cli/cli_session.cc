@@ -45,6 +45,11 @@ std::string durability_text(const v1::Session& session) {
                      session.commit().position());
 }
 
+std::string pages_text(const v1::Session& session) {
+  if (session.page_bytes() == 0) return "";
+  return fmt::format(", {} of them in pages", session.page_bytes());
+}
+
 std::string list_table(const std::vector<v1::Session>& sessions) {
   size_t width = 4;
   for (const auto& session : sessions) width = std::max(width, session.name().size());
@@ -67,6 +72,8 @@ struct SessionFlags {
   std::vector<std::string> names;
   std::optional<double> ttl_seconds;
   v1::Durability durability = v1::DURABILITY_UNSPECIFIED;
+  int64_t rewind_tokens = 0;
+  std::optional<int64_t> position;
 };
 
 using Act =
@@ -125,6 +132,13 @@ void add_durability(const Command& command, const std::string& otherwise) {
       {{"none", v1::DURABILITY_NONE}, {"local", v1::DURABILITY_LOCAL}});
 }
 
+void add_rewind_tokens(const Command& command) {
+  command.app.add_option(
+      "--rewind-tokens", command.flags->rewind_tokens,
+      "Store the ids of this many last tokens, so that rewind can return to each "
+      "of them; 4 bytes of host memory each [default: 0]");
+}
+
 void add_name(const Command& command) {
   command.app.add_option("name", command.flags->name, "The session's name")->required();
 }
@@ -138,12 +152,14 @@ void add_open_and_fork(CLI::App& app, CliContext& context) {
                                      if (flags.ttl_seconds)
                                        request.set_ttl_seconds(*flags.ttl_seconds);
                                      request.set_durability(flags.durability);
+                                     request.set_rewind_tokens(flags.rewind_tokens);
                                      print_name(ctx, client.open_session(request, options));
                                    });
   open.app.add_option("name", open.flags->name,
                       "Name, 1 to 128 of A-Z a-z 0-9 . _ - [default: chosen by the client]");
   add_ttl(open);
   add_durability(open, "none");
+  add_rewind_tokens(open);
 
   const Command fork =
       add_command(app, context, "fork",
@@ -240,6 +256,7 @@ v1::Session import_from(Client& client, const CallOptions& options, const Sessio
   first.set_name(flags.name);
   if (flags.ttl_seconds) first.set_ttl_seconds(*flags.ttl_seconds);
   first.set_durability(flags.durability);
+  first.set_rewind_tokens(flags.rewind_tokens);
   constexpr std::streamsize kPiece = 1 << 20;
   const auto next = [&](std::string* bytes) {
     bytes->resize(kPiece);
@@ -266,6 +283,7 @@ void add_export_and_import(CLI::App& app, CliContext& context) {
   in.app.add_option("file", in.flags->other, "File that export wrote")->required();
   add_ttl(in);
   add_durability(in, "none");
+  add_rewind_tokens(in);
 }
 
 using MarkCall = v1::Session (Client::*)(const std::string&, const std::string&,
@@ -283,6 +301,28 @@ void add_mark_command(CLI::App& app, CliContext& context, const std::string& nam
   command.app.add_option("mark", command.flags->other, "The mark's name")->required();
 }
 
+void add_rewind(CLI::App& app, CliContext& context) {
+  const Command command =
+      add_command(app, context, "rewind", "Return to a mark, which remains, or to a stored token",
+                  [](Client& client, const CallOptions& options, const CliContext& ctx,
+                     const SessionFlags& flags) {
+                    v1::RewindSessionRequest request;
+                    request.set_name(flags.name);
+                    request.set_mark(flags.other);
+                    if (flags.position) request.set_position(*flags.position);
+                    print_session(ctx, client.rewind_session(request, options));
+                  });
+  add_name(command);
+  CLI::Option* const mark = command.app.add_option("mark", command.flags->other, "The mark's name");
+  command.app
+      .add_option_function<int64_t>(
+          "--position",
+          [flags = command.flags](const int64_t& tokens) { flags->position = tokens; },
+          "Return to where the session had absorbed this many tokens; it absorbs those after the "
+          "last mark before again; needs open --rewind-tokens")
+      ->excludes(mark);
+}
+
 }  // namespace
 
 std::string session_table(const v1::Session& session) {
@@ -290,7 +330,7 @@ std::string session_table(const v1::Session& session) {
       "name           {}\n"
       "tokens         {}\n"
       "pending token  {}\n"
-      "state          {}, {} bytes\n"
+      "state          {}, {} bytes{}\n"
       "host memory    {} bytes\n"
       "busy           {}\n"
       "epoch          {}\n"
@@ -298,8 +338,12 @@ std::string session_table(const v1::Session& session) {
       "closes         {}\n"
       "durability     {}\n",
       session.name(), session.position(), pending_text(session), tier_name(session.tier()),
-      session.state_bytes(), session.host_bytes(), session.busy() ? "yes" : "no", session.epoch(),
-      session.idle_seconds(), ttl_text(session), durability_text(session));
+      session.state_bytes(), pages_text(session), session.host_bytes(),
+      session.busy() ? "yes" : "no", session.epoch(), session.idle_seconds(), ttl_text(session),
+      durability_text(session));
+  if (session.rewind_tokens() > 0) {
+    table += fmt::format("rewinds        to tokens from {} on\n", session.tokens_from());
+  }
   if (session.in_doubt()) {
     table += "in doubt       acknowledged turns may be lost: accept it, or close it\n";
   }
@@ -321,8 +365,7 @@ void add_session(CLI::App& app, CliContext& context) {
                    "Store the state under a name; an existing mark of that name is replaced",
                    &Client::mark_session);
   add_mark_command(command, context, "unmark", "Delete a mark", &Client::unmark_session);
-  add_mark_command(command, context, "rewind", "Return to a mark, which remains",
-                   &Client::rewind_session);
+  add_rewind(command, context);
 }
 
 }  // namespace recurve

@@ -32,9 +32,9 @@ ClientJson short_body(const HttpRequest& request, Names fields) {
 }
 
 // Each of its fields is optional, so the body is too.
-ClientJson optional_body(const HttpRequest& request) {
+ClientJson optional_body(const HttpRequest& request, Names fields) {
   if (request.body.empty()) return ClientJson::object();
-  return short_body(request, {"session", "ttl_seconds", "durability"});
+  return short_body(request, fields);
 }
 
 std::string mark_of(const HttpRequest& request) {
@@ -81,6 +81,9 @@ json session_object(const SessionInfo& info) {
                   {"idle_seconds", info.idle_seconds},
                   {"ttl_seconds", info.ttl_seconds},
                   {"state_bytes", info.state_bytes},
+                  {"page_bytes", info.page_bytes},
+                  {"rewind_tokens", info.rewind_tokens},
+                  {"tokens_from", info.tokens_from},
                   {"host_bytes", info.host_bytes},
                   {"durability", info.durability == Durability::kLocal ? "local" : "none"},
                   {"in_doubt", info.in_doubt},
@@ -115,17 +118,19 @@ json deleted(const SessionCommand& command, const SessionResult&) {
 }  // namespace
 
 SessionCommand to_open(const HttpRequest& request) {
-  const ClientJson body = optional_body(request);
+  const ClientJson body =
+      optional_body(request, {"session", "ttl_seconds", "durability", "rewind_tokens"});
   std::string name = request.session;
   read_session(body, &name);
   return {.kind = Kind::kOpen,
           .name = std::move(name),
           .ttl_seconds = number_of(body, "ttl_seconds"),
-          .durability = durability_of(body)};
+          .durability = durability_of(body),
+          .rewind_tokens = integer_of(body, "rewind_tokens").value_or(0)};
 }
 
 SessionCommand to_fork(const HttpRequest& request) {
-  const ClientJson body = optional_body(request);
+  const ClientJson body = optional_body(request, {"session", "ttl_seconds", "durability"});
   return {.kind = Kind::kFork,
           .name = request.names.front(),
           .other = string_of(body, "session").value_or(""),
@@ -162,7 +167,11 @@ SessionCommand to_unmark(const HttpRequest& request) {
 }
 
 SessionCommand to_rewind(const HttpRequest& request) {
-  return to_mark_command(Kind::kRewind, request);
+  const ClientJson body = short_body(request, {"mark", "position"});
+  return {.kind = Kind::kRewind,
+          .name = request.names.front(),
+          .other = string_of(body, "mark").value_or(""),
+          .position = integer_of(body, "position")};
 }
 
 SessionCommand to_accept(const HttpRequest& request) {

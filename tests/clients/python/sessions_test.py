@@ -86,6 +86,25 @@ def test_marks_are_places_to_go_back_to(session):
             gone("here")
 
 
+def test_a_rewind_to_a_position_absorbs_the_tokens_again(client):
+    with client.session(rewind_tokens=1000) as session:
+        session.generate("It was", max_tokens=5, **GREEDY)
+        middle = session.get()
+        assert (middle.rewind_tokens, middle.tokens_from, middle.page_bytes) == (1000, 0, 0)
+        rest = session.generate(max_tokens=8, **GREEDY).ids
+        rewound = session.rewind(position=middle.position)
+        assert (rewound.position, rewound.pending_token) == (middle.position, middle.pending_token)
+        assert session.generate(max_tokens=8, **GREEDY).ids == rest
+        with pytest.raises(recurve.InvalidArgumentError, match="position must be at most"):
+            session.rewind(position=1000)
+        with pytest.raises(ValueError, match="either the name of a mark or a position"):
+            session.rewind()
+    with client.session() as session:
+        session.generate("It was", max_tokens=5, **GREEDY)
+        with pytest.raises(recurve.NotFoundError, match="rewind_tokens"):
+            session.rewind(position=1)
+
+
 def test_a_session_that_is_not_in_doubt_stays_as_it_is(session):
     session.generate("It was", max_tokens=5, **GREEDY)
     before = session.get()

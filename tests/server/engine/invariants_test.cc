@@ -293,6 +293,64 @@ TEST_P(Invariants, RewindThenTheSameAgain) {
   say(0, 2);
 }
 
+// To each kind of token, with and without a mark before it, while others run.
+TEST_P(Invariants, ARewindToAnyTokenIsATextThatEndsThere) {
+  EngineHarness harness = engine(4);
+  harness.command({.kind = Kind::kOpen, .name = "s", .rewind_tokens = 1000});
+  const std::vector<Request> turns = talk("s");
+  const Answers& want = quiet_talk();
+  std::vector<int64_t> begins;
+  for (size_t t = 0; t < turns.size(); ++t) {
+    if (t == 2) harness.command(Kind::kMark, "s", "two");
+    begins.push_back(harness.get("s").position);
+    EXPECT_EQ(harness.ask(turns[t])->bits(), want[t]);
+  }
+  harness.command(Kind::kMark, "s", "end");
+  const int64_t end = harness.get("s").position;
+  const std::vector<int64_t> targets = {
+      30,              // in the first prompt
+      begins[1] - 2,   // in the first answer
+      begins[1],       // where the second turn began
+      begins[2] - 1,   // in the second answer
+      begins[2] + 1,   // behind the token that was pending at the mark
+      begins[2] + 40,  // in the third prompt
+      begins[3] + 2,   // in the last answer
+  };
+  for (const int64_t target : targets) {
+    SCOPED_TRACE(target);
+    EngineHarness quiet = engine(1);
+    quiet.open("s");
+    for (size_t t = 0; t < turns.size() && begins[t] < target; ++t) {
+      Request turn = turns[t];
+      const bool pends = quiet.get("s").pending_token.has_value();
+      const int64_t prompt = static_cast<int64_t>(turn.prompt.ids.size()) + pends;
+      if (begins[t] + prompt >= target) {  // ends within it
+        turn.prompt.ids.resize(static_cast<size_t>(target - begins[t]) - pends);
+        turn.sampling.max_tokens = begins[t] + prompt == target ? 1 : 0;
+      } else {
+        turn.sampling.max_tokens =
+            static_cast<int32_t>(std::min<int64_t>(target - begins[t] - prompt + 1, kTokens));
+      }
+      quiet.ask(turn);
+    }
+    traffic(harness, 2, 900);
+    const int64_t absorbed_before = harness.stats().prompt_tokens;
+    const SessionResult rewound =
+        harness.command({.kind = Kind::kRewind, .name = "s", .position = target});
+    ASSERT_EQ(rewound.reason, EndReason::kDone) << rewound.message;
+    EXPECT_EQ(rewound.absorbed, target > begins[2] ? target - begins[2] : target);
+    EXPECT_GE(harness.stats().prompt_tokens - absorbed_before, rewound.absorbed);
+    const SessionInfo now = harness.get("s"), like = quiet.get("s");
+    EXPECT_EQ(now.position, target);
+    ASSERT_EQ(like.position, target);
+    EXPECT_EQ(now.pending_token, like.pending_token);
+    const Request next = request(now.pending_token ? 0 : 7, 5, "s");
+    EXPECT_EQ(harness.ask(next)->bits(), quiet.ask(next)->bits());
+    ASSERT_EQ(harness.command(Kind::kRewind, "s", "end").reason, EndReason::kDone);
+    EXPECT_EQ(harness.get("s").position, end);
+  }
+}
+
 // With a slot for each where the prompt ends, and where some of them have to wait for theirs.
 TEST_P(Invariants, EachChoiceIsTheRequestWithItsSeed) {
   constexpr int kChoices = 3;

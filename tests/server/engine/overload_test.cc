@@ -55,6 +55,31 @@ TEST(EngineOverload, WhoWouldWaitTooLongIsRefusedAtOnceAndToldWhenToComeAgain) {
   running->stream()->cancel();
 }
 
+TEST(EngineOverload, ARewindThatWouldWaitTooLongLeavesItsSessionAsItWas) {
+  PacedHarness harness(milliseconds(5), {.slots = 1, .ttft_seconds = 1});
+  NullHarness quiet;
+  const auto turn = [](size_t length, uint64_t seed) {
+    return NullHarness::request(length, 5, seed, "s");
+  };
+  const SessionCommand open{
+      .kind = SessionCommand::Kind::kOpen, .name = "s", .rewind_tokens = 1000};
+  const SessionCommand rewind{.kind = SessionCommand::Kind::kRewind, .name = "s", .position = 20};
+  harness->command(open);
+  quiet->command(open);
+  harness->ask(turn(30, 1));
+  quiet->ask(turn(30, 1));
+  AnswerPtr running = harness->submit(request(3, 1000));
+  harness->step(20);
+  const SessionResult refused = harness->command(rewind);
+  EXPECT_EQ(refused.reason, EndReason::kOverloaded);
+  EXPECT_FALSE(harness->get("s").busy);
+  EXPECT_EQ(harness->get("s").position, 34);
+  running->stream()->cancel();
+  harness->run_until_idle();
+  EXPECT_EQ(harness->ask(turn(3, 4))->bits(), quiet->ask(turn(3, 4))->bits());
+  EXPECT_EQ(harness->command(rewind).reason, EndReason::kDone);
+}
+
 TEST(EngineOverload, WhoWaitsForLessIsAccepted) {
   PacedHarness harness(milliseconds(1), {.slots = 1, .first_token = {.seconds = 20}});
   AnswerPtr running = harness->submit(request(3, 40));

@@ -266,6 +266,65 @@ TEST_P(PagesTest, ATenantWithFewPagesStartsAtOnce) {
   }
 }
 
+// Whatever it asks for at once, with choices and sessions; others have the rest.
+TEST_P(PagesTest, ATenantHasNoMorePagesThanItsQuota) {
+  constexpr int kQuota = 5, kAll = 20;
+  EngineHarness harness = engine(options(8, kAll));
+  Identity bounded = caller_of("bounded");
+  bounded.limits.page_bytes =
+      kQuota * static_cast<int64_t>(model().state_layout().page_bytes()) + 1;
+  harness.command({.kind = Kind::kOpen, .caller = bounded, .name = "s"});
+  const auto of = [&](size_t length, int max_tokens, uint64_t seed,
+                      const std::string& session = "") {
+    Request one = request(length, max_tokens, seed, session);
+    one.caller = bounded;
+    return one;
+  };
+  const AnswerPtr refused = harness.ask(of(200, 121, 1));
+  EXPECT_EQ(refused->reason(), EndReason::kInvalid);
+  EXPECT_THAT(refused->ending->message,
+              HasSubstr("page_bytes of tenant \"bounded\" holds 320 tokens: page_bytes " +
+                        std::to_string(6 * model().state_layout().page_bytes())));
+  Request by_default = of(200, 4096, 1);
+  by_default.max_tokens_is_default = true;
+  EXPECT_EQ(harness.ask(std::move(by_default))->tokens.size(), 120u);
+  harness.ask(of(60, 10, 2, "s"));
+
+  std::vector<std::pair<Request, AnswerPtr>> answers;
+  for (uint64_t i = 0; i < 6; ++i) {
+    const Request one = of(20 + 30 * i, 70, 10 + i);
+    answers.emplace_back(one, harness.submit(one));
+  }
+  const Request turn = of(100, 60, 20, "s");
+  answers.emplace_back(turn, harness.submit(turn));
+  std::vector<AnswerPtr> choices = harness.submit(of(60, 70, 30), 4);
+  // Idle, the session has pages too.
+  const auto idle = [&] {
+    return StateLayout::pages(harness.stats().slots_idle > 0 ? 69 + 160 : 0);
+  };
+  int64_t most = 0;
+  for (bool works = true; works;) {
+    works = harness.step();
+    harness.wait_for_copies();
+    const EngineStats now = harness.stats();
+    most = std::max(most, now.pages - now.pages_free - idle());
+  }
+  harness.run_until_idle();
+  EXPECT_LE(most, kQuota);
+  EXPECT_GE(most, kQuota - 1) << "or the test says nothing";
+  for (const auto& [asked, answer] : answers) {
+    answer->take();
+    if (asked.session.empty()) EXPECT_EQ(answer->bits(), alone(asked));
+    EXPECT_EQ(answer->reason(), EndReason::kLength);
+  }
+  for (size_t c = 0; c < choices.size(); ++c) {
+    choices[c]->take();
+    Request same = of(60, 70, 30);
+    same.sampling.seed += c;
+    EXPECT_EQ(choices[c]->bits(), alone(same));
+  }
+}
+
 // Durable sessions, one of which is preempted in its turn, and cached prefixes, over a restart.
 TEST_P(PagesTest, DurableSessionsAndPrefixesAreThereAfterARestart) {
   constexpr int kSessions = 3;
@@ -348,6 +407,36 @@ TEST_P(PagesTest, ForksMarksAndExportsContinueFromTheSameState) {
       harness.command({.kind = Kind::kImport, .name = "i", .state = state_reader(wanted)(written)});
   EXPECT_EQ(imported.reason, EndReason::kDone) << imported.message;
   EXPECT_EQ(harness.ask(next("i"))->bits(), want);
+}
+
+// A rewind absorbs tokens again while others take the pages: it is preempted as they are.
+TEST_P(PagesTest, RewindsAreBoundedByPagesAndPreempted) {
+  EngineHarness harness = engine(options(4, 9)), quiet = engine(options(1, 64));
+  for (EngineHarness* one : {&harness, &quiet}) {
+    one->command({.kind = Kind::kOpen, .name = "s", .rewind_tokens = 1000});
+    one->ask(request(100, 30, 1, "s"));
+  }
+  harness.command(Kind::kMark, "s", "m");
+  harness.ask(request(200, 100, 2, "s"));
+  Request shorter = request(200, 41, 2, "s");
+  quiet.ask(shorter);
+  std::vector<AnswerPtr> others;
+  for (uint64_t i = 0; i < 4; ++i) others.push_back(harness.submit(request(60, 250, 10 + i)));
+  harness.step(2);
+  auto rewound =
+      harness.post({.kind = Kind::kRewind, .name = "s", .position = quiet.get("s").position});
+  harness.run_until_idle();
+  const SessionResult result = rewound.get();
+  ASSERT_EQ(result.reason, EndReason::kDone) << result.message;
+  EXPECT_EQ(result.absorbed, 1 + 200 + 40);
+  EXPECT_GT(harness.stats().preemptions, 0);
+  for (uint64_t i = 0; i < 4; ++i) {
+    others[i]->take();
+    EXPECT_EQ(others[i]->bits(), alone(request(60, 250, 10 + i)));
+  }
+  EXPECT_EQ(harness.get("s").pending_token, quiet.get("s").pending_token);
+  EXPECT_EQ(harness.ask(request(20, 60, 3, "s"))->bits(),
+            quiet.ask(request(20, 60, 3, "s"))->bits());
 }
 
 TEST_P(PagesTest, ASessionReservesWhatItsRequestMayAdd) {

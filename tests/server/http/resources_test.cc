@@ -171,6 +171,11 @@ TEST_F(ResourcesTest, SessionsAreForkedMarkedAndRewound) {
   EXPECT_EQ(last_command().other, "here");
   EXPECT_EQ(post("/v1/sessions/story/rewind", {{"mark", "here"}}).status, 200);
   EXPECT_EQ(last_command().kind, Kind::kRewind);
+  EXPECT_EQ(last_command().position, std::nullopt);
+  EXPECT_EQ(post("/v1/sessions/story/rewind", {{"position", 7}}).status, 200);
+  EXPECT_EQ(last_command().position, 7);
+  EXPECT_EQ(post("/v1/sessions", {{"session", "r"}, {"rewind_tokens", 100}}).status, 201);
+  EXPECT_EQ(last_command().rewind_tokens, 100);
   EXPECT_EQ(ask("DELETE /v1/sessions/story/marks/here").status, 200);
   EXPECT_EQ(last_command().kind, Kind::kUnmark);
   EXPECT_EQ(last_command().other, "here");
@@ -198,6 +203,11 @@ TEST_F(ResourcesTest, WhatIsWrongWithSessionsIsSaid) {
   refuse(post("/v1/sessions", {{"session", "~kept"}}), 400);
   refuse(post("/v1/sessions", {{"session", 5}}), 400);
   refuse(post("/v1/sessions", {{"ttl_seconds", -1}}), 400);
+  refuse(post("/v1/sessions", {{"rewind_tokens", -1}}), 400);
+  refuse(post("/v1/sessions", {{"rewind_tokens", 262145}}), 400);
+  refuse(post("/v1/sessions/s/rewind", {{"position", -1}}), 400);
+  refuse(post("/v1/sessions/s/rewind", {{"position", 1}, {"mark", "m"}}), 400);
+  refuse(post("/v1/sessions/s/rewind", json::object()), 400);
   refuse(post("/v1/sessions", {{"durability", "forever"}}), 400);
   refuse(post("/v1/sessions/story/marks", json::object()), 400);
   refuse(post("/v1/sessions/story/marks", {{"mark", std::string(100'000, 'm')}}), 400);

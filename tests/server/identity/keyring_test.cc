@@ -136,7 +136,8 @@ TEST_F(KeyringTest, ATenantHasSeveralKeysAndOneIsRemoved) {
 TEST_F(KeyringTest, CertificatesAndLimitsAreRead) {
   write(R"({"tenants": {"alice": {"weight": 2, "slots": 3, "waiting": 5, "sessions": 7,
                                    "priority": 1, "choices": 4, "prompt_tokens": 100,
-                                   "tokens_per_minute": 600, "host_bytes": 5e9, "disk_bytes": 0}},
+                                   "tokens_per_minute": 600, "host_bytes": 5e9, "disk_bytes": 0,
+                                   "page_bytes": 1e8}},
             "certificates": [{"subject": "CN=me,O=we", "tenant": "alice", "role": "admin"}]})");
   Keyring keys(path_);
   const Identity me = keys.find("", "CN=me,O=we").identity;
@@ -152,6 +153,7 @@ TEST_F(KeyringTest, CertificatesAndLimitsAreRead) {
   EXPECT_EQ(me.limits.tokens_per_minute, 600);
   EXPECT_EQ(me.limits.host_bytes, 5'000'000'000);
   EXPECT_EQ(me.limits.disk_bytes, 0);
+  EXPECT_EQ(me.limits.page_bytes, 100000000);
   EXPECT_EQ(std::string_view(me.key_id), "certificate");
   // Adding a key keeps all of it.
   add("alice");

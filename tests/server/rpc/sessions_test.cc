@@ -60,6 +60,11 @@ TEST_F(SessionsTest, EveryCallBecomesItsCommand) {
   rewind.set_mark("here");
   ASSERT_TRUE(call(&Stub::Rewind, rewind, &session).ok());
   EXPECT_EQ(last().kind, Kind::kRewind);
+  EXPECT_EQ(last().position, std::nullopt);
+  rewind.clear_mark();
+  rewind.set_position(9);
+  ASSERT_TRUE(call(&Stub::Rewind, rewind, &session).ok());
+  EXPECT_EQ(last().position, 9);
 
   v1::UnmarkSessionRequest unmark;
   unmark.set_name("story-1");

@@ -20,11 +20,12 @@ using Kind = SessionCommand::Kind;
 
 constexpr int32_t kVocab = 4096;
 
+// Without the program's own pages, which come when code first runs.
 int64_t resident_bytes() {
   std::ifstream statm("/proc/self/statm");
-  int64_t total = 0, resident = 0;
-  statm >> total >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
+  int64_t total = 0, resident = 0, of_files = 0;
+  statm >> total >> resident >> of_files;
+  return (resident - of_files) * sysconf(_SC_PAGESIZE);
 }
 
 // Of the mappings without a name that have at least so many bytes: large states alone.

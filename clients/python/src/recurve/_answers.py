@@ -13,6 +13,8 @@ from recurve._info import (
     Mark,
     ModelInfo,
     OpInfo,
+    Pages,
+    Prefixes,
     ServerInfo,
     SessionCounts,
     SessionInfo,
@@ -84,6 +86,8 @@ def load(message: control.Load) -> Load:
         message,
         slots=_plain(Slots, message.slots),
         sessions=_plain(SessionCounts, message.sessions),
+        prefixes=_plain(Prefixes, message.prefixes),
+        pages=_plain(Pages, message.pages) if message.HasField("pages") else None,
     )
 
 

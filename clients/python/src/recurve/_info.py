@@ -26,8 +26,11 @@ class SessionInfo:
     epoch: int  #: counts its changes: requests and rewinds
     idle_seconds: float  #: since its last use
     ttl_seconds: float  #: idle time after which it is closed; 0: never
-    state_bytes: int  #: of one state
+    state_bytes: int  #: of its state
+    page_bytes: int  #: of these, those that grow with its tokens
     host_bytes: int  #: reserved in host memory, its own and its marks'
+    rewind_tokens: int  #: ids of so many last tokens are stored
+    tokens_from: int  #: the ids of its tokens are stored from this position on
     marks: tuple[Mark, ...]
     durability: Literal["none", "local", "unspecified"]  #: what its answers' ends promise
     #: Acknowledged turns may be lost, and position is what is still there: see Session.accept().
@@ -56,7 +59,9 @@ class ModelInfo:
     tokenizer: str  #: one line about it
     bos_id: int | None
     eos_ids: tuple[int, ...]
-    state_bytes: int  #: of one session, however long
+    state_bytes: int  #: of one session, whose state may also grow: state_bytes_per_token
+    state_bytes_per_token: int  #: that each token adds, in pages of 64 tokens; 0: states do not grow
+    max_session_tokens: int  #: of states that grow; 0: they do not
     chunk_tokens: int  #: prompts are cut on this grid
     fingerprint: str  #: of the weights; may be empty
     backend: str  #: e.g. "cpu", and what machine it is
@@ -111,6 +116,29 @@ class SessionCounts:
     responses: int  #: stored responses of /v1/responses whose state is kept
     host: int  #: of both, with their state in host memory
     host_bytes: int  #: of session states and marks
+    disk: int  #: of both, with their state on disk only
+    disk_bytes: int  #: of all files of the server's --state-dir
+
+
+@dataclass(frozen=True)
+class Pages:
+    """Memory of the device for what states grow by, in pages of 64 tokens."""
+
+    total: int
+    free: int  #: pages of idle sessions in slots are not free, and given up first
+    bytes: int  #: of all pages
+    preemptions: int  #: since the start: requests that gave up their pages and waited again
+
+
+@dataclass(frozen=True)
+class Prefixes:
+    """Cached states of prompts."""
+
+    states: int  #: in host memory
+    bytes: int  #: that they take
+    spared_tokens: int  #: saved since the start; not in prompt_tokens
+    disk_states: int
+    disk_bytes: int
 
 
 @dataclass(frozen=True)
@@ -126,3 +154,5 @@ class Load:
     generated_tokens: int  #: since the start
     steps: int  #: of the engine, since the start
     expected_queue_seconds: float  #: that a short request of priority 0 would wait
+    prefixes: Prefixes
+    pages: Pages | None  #: None: states do not grow

@@ -76,6 +76,7 @@ class AsyncClient(Generates):
         *,
         ttl: float | None = None,
         durability: str = "none",
+        rewind_tokens: int = 0,
         create: bool = True,
         timeout: float | None = None,
     ) -> Opening:
@@ -89,13 +90,17 @@ class AsyncClient(Generates):
             the server's, and of a durable session never.
         durability: of a new session; "local": its answers end once they are on the server's disk,
             and are there after it has ended, however it ends. It takes a server with --state-dir.
+        rewind_tokens: of a new session; the ids of so many last tokens are stored, [0, 262144], so
+            that it can be rewound to each of them.
         create: False: NotFoundError where it is not open.
 
         Raises ResourceExhaustedError where slots and host memory are full.
         """
 
         async def opened() -> AsyncSession:
-            return await open_session(self._connection, name, ttl, durability, create, timeout)
+            return await open_session(
+                self._connection, name, ttl, durability, rewind_tokens, create, timeout
+            )
 
         return Opening(opened)
 

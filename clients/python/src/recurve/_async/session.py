@@ -79,9 +79,22 @@ class AsyncSession(Generates):
         request = sessions.UnmarkSessionRequest(name=self.name, mark=name)
         return await self._info(rpcs.UNMARK, request, timeout)
 
-    async def rewind(self, name: str, *, timeout: float | None = None) -> SessionInfo:
-        """Goes back to a mark, which stays. Raises NotFoundError where there is none."""
-        request = sessions.RewindSessionRequest(name=self.name, mark=name)
+    async def rewind(
+        self,
+        name: str | None = None,
+        *,
+        position: int | None = None,
+        timeout: float | None = None,
+    ) -> SessionInfo:
+        """Goes back to a mark, which stays, or to where it had absorbed `position` tokens.
+
+        For a position, the tokens after the last mark before it are absorbed again; they count as
+        those of a prompt. The session must store them: see `rewind_tokens` of `AsyncClient.session`.
+        Raises NotFoundError where there is no such mark, or the tokens are not stored.
+        """
+        if (name is None) == (position is None):
+            raise ValueError("rewind takes either the name of a mark or a position")
+        request = sessions.RewindSessionRequest(name=self.name, mark=name, position=position)
         return await self._info(rpcs.REWIND, request, timeout)
 
     async def accept(self, *, timeout: float | None = None) -> SessionInfo:
@@ -154,6 +167,7 @@ async def open_session(
     name: str | None,
     ttl: float | None,
     durability: str,
+    rewind_tokens: int,
     create: bool,
     timeout: float | None,
 ) -> AsyncSession:
@@ -161,7 +175,10 @@ async def open_session(
     session = AsyncSession(connection, state)
     if create:
         request = sessions.OpenSessionRequest(
-            name=state.name, ttl_seconds=ttl, durability=durability_of(durability)
+            name=state.name,
+            ttl_seconds=ttl,
+            durability=durability_of(durability),
+            rewind_tokens=rewind_tokens,
         )
         try:
             await connection.unary(rpcs.OPEN, request, session=state.name, timeout=timeout)

@@ -1,0 +1,209 @@
+// Marks of sessions, and sessions that go back: to a mark, or to a token between marks.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/check.h"
+#include "server/session/session_store.h"
+
+namespace recurve {
+namespace {
+
+SessionResult refusal_because(EndReason reason, std::string message) {
+  return {.reason = reason, .message = std::move(message)};
+}
+
+SessionResult no_mark(const Session& session, const std::string& mark) {
+  return refusal_because(EndReason::kNotFound,
+                         fmt::format("session \"{}\" has no mark \"{}\"", session.name, mark));
+}
+
+// Of those at most at the position, the last one that the log goes on from; null: none. The state
+// that has absorbed nothing is one of them.
+const Snapshot* last_on_way(const std::map<std::string, Snapshot>& marks, const TokenLog& log,
+                            int64_t position) {
+  static const Snapshot kNothing;
+  std::vector<const Snapshot*> before;
+  for (const auto& [name, mark] : marks) {
+    if (mark.position >= log.begin() && mark.position <= position) before.push_back(&mark);
+  }
+  std::ranges::sort(before, {}, &Snapshot::position);
+  const Snapshot* last = log.has_all() ? &kNothing : nullptr;
+  uint64_t digest = log.first_digest();
+  int64_t at = log.begin();
+  for (const Snapshot* mark : before) {
+    digest = log.next_digest(digest, std::exchange(at, mark->position), mark->position);
+    if (mark->log.digest() == digest) last = mark;
+  }
+  return last;
+}
+
+}  // namespace
+
+// Of a durable session, and where nothing has been absorbed, it has no state in host memory.
+SessionResult SessionStore::mark(Session& session, const SessionCommand& command,
+                                 Clock::time_point now) {
+  const auto before = session.marks.find(command.other);
+  const bool is_new = before == session.marks.end();
+  const bool had_state = !is_new && (before->second.image || before->second.stored);
+  const bool has_state = !session.durable() && session.tier() != Tier::kEmpty;
+  if (is_new || (has_state && !had_state)) {
+    const int64_t state = has_state ? state_memory(session.at.position) : 0;
+    if (auto full = no_room(command.other, {}, state, session.at.log.most(), 0)) return *full;
+  }
+  if (session.durable()) {
+    Proposal proposal{.at = session.at, .marks = session.marks};
+    Snapshot& here = proposal.marks[command.other] = session.at;
+    here.image.reset();
+    here.history = {};
+    return commit_then_tell(session, std::move(proposal), command, now);
+  }
+  Snapshot here = snapshot(session);
+  session.marks[command.other] = std::move(here);
+  touch(session, now);
+  return described(session, now);
+}
+
+SessionResult SessionStore::unmark(Session& session, const SessionCommand& command,
+                                   Clock::time_point now) {
+  if (!session.marks.contains(command.other)) return no_mark(session, command.other);
+  if (session.durable()) {
+    Proposal proposal{.at = session.at, .marks = session.marks};
+    proposal.marks.erase(command.other);
+    return commit_then_tell(session, std::move(proposal), command, now);
+  }
+  session.marks.erase(command.other);
+  touch(session, now);
+  return described(session, now);
+}
+
+SessionResult SessionStore::rewind(Session& session, const SessionCommand& command,
+                                   Clock::time_point now) {
+  if (command.position) return rewind_to(session, command, now);
+  const auto mark = session.marks.find(command.other);
+  if (mark == session.marks.end()) return no_mark(session, command.other);
+  return go_back(session, mark->second, command, now);
+}
+
+SessionResult SessionStore::go_back(Session& session, Snapshot back, const SessionCommand& command,
+                                    Clock::time_point now) {
+  session.not_loaded.reset();  // that state is left behind
+  if (const int64_t most = session.at.log.most(); back.log.most() != most) {
+    back.log = TokenLog::unknown(most, back.position);
+  }
+  const bool empties = !back.image && !back.stored && session.tier() != Tier::kEmpty;
+  if (empties) {
+    if (auto full = no_room_to_empty(session)) return *full;
+  }
+  if (session.durable()) {
+    session.emptying = empties;
+    update(session);
+    Proposal proposal{.at = std::move(back), .marks = session.marks, .changes = true};
+    return commit_then_tell(session, std::move(proposal), command, now);
+  }
+  take_slot(session);
+  session.at = std::move(back);
+  session.state_lost = false;
+  session.last_used = now;
+  session.disk_refused = false;
+  ++session.epoch;
+  update(session, outside_slot(session.at));
+  return described(session, now);
+}
+
+// A durable session leaves its slot, as its state is on the disk too: that is what it returns to if
+// this breaks off.
+SessionResult SessionStore::rewind_to(Session& session, const SessionCommand& command,
+                                      Clock::time_point now) {
+  const int64_t position = *command.position;
+  const TokenLog& log = session.at.log;
+  if (position > session.at.position) {
+    return refusal_because(
+        EndReason::kInvalid,
+        fmt::format("position must be at most {}, which session \"{}\" has absorbed, got {}",
+                    session.at.position, session.name, position));
+  }
+  if (position == session.at.position && !session.state_lost) return described(session, now);
+  if (position == 0) return go_back(session, {}, command, now);
+  if (log.most() == 0) {
+    return refusal_because(
+        EndReason::kNotFound,
+        fmt::format("session \"{}\" stores none of its tokens: rewind to a mark, or open "
+                    "sessions with rewind_tokens",
+                    session.name));
+  }
+  const Snapshot* begin =
+      position < log.begin() ? nullptr : last_on_way(session.marks, log, position);
+  if (begin == nullptr) {
+    return refusal_because(
+        EndReason::kNotFound,
+        fmt::format("session \"{}\" stores its tokens from {} on, and has no mark of this "
+                    "text from there to {}: rewind to a mark, or raise rewind_tokens",
+                    session.name, log.begin(), position));
+  }
+  if (begin->position == position) return go_back(session, *begin, command, now);
+
+  if (session.durable()) {
+    take_slot(session);
+    session.at.image.reset();
+    rest_outside_slot(session);
+  }
+  const bool reads = begin->stored && !begin->image;
+  if (reads || session.durable() || session.tier() == Tier::kDisk) {
+    const int64_t memory = state_memory(session.at.position);
+    const Room room = make_room(memory, For::kReturn);
+    if (room == Room::kComing) return {.progress = SessionResult::Progress::kWaiting};
+    if (room == Room::kNone) {
+      return refusal_because(
+          EndReason::kExhausted,
+          "there is no host memory for the state that the session would go back to: try "
+          "again later, or raise --session-memory");
+    }
+    session.replay_memory = memory;
+  }
+  replay_ = std::make_unique<Replay>(
+      Replay{.session = &session, .begin = *begin, .log = log.until(position)});
+  if (const TokenLog::Entry next = log.at(position); next.was_sampled()) replay_->pending = next.id;
+  session.not_loaded.reset();
+  set_busy(session, true);
+  return {.progress = SessionResult::Progress::kAbsorbing};
+}
+
+void SessionStore::read(const Snapshot& begin, StateCache::OnRead done) {
+  cache_.read(StateCache::Owner::kSessions, begin.stored, wanted_, begin.position, std::move(done));
+}
+
+void SessionStore::end_replay(Replay& replay, std::optional<StateSlot> slot, Snapshot at,
+                              Clock::time_point now) {
+  Session& session = *replay.session;
+  const int64_t absorbed = at.position - replay.begin.position;
+  session.replay_memory = 0;
+  const auto tell = [this, &session, now, absorbed, done = replay.command.done](
+                        std::optional<CommitInfo>, const std::string& error) {
+    SessionResult result = described(session, now);
+    if (!error.empty()) result = refusal_because(EndReason::kExhausted, error);
+    result.absorbed = absorbed;
+    if (done) done(std::move(result));
+  };
+  if (session.durable()) {
+    return commit_turn(session, std::move(slot), std::move(at), {}, {}, tell);
+  }
+  take_slot(session);
+  session.state_lost = false;
+  check_in(session, std::move(slot), std::move(at), now);
+  tell(std::nullopt, {});
+}
+
+void SessionStore::cancel_replay(Replay& replay, SessionResult why) {
+  Session& session = *replay.session;
+  session.replay_memory = 0;
+  if (session.durable()) {
+    roll_back(session, session.last_used);
+  } else {
+    set_busy(session, false);
+  }
+  if (replay.command.done) replay.command.done(std::move(why));
+}
+
+}  // namespace recurve

@@ -1,0 +1,26 @@
+"""A tenant whose requests need all pages that there are, again and again: prompts that take most of what a
+session may have, and answers that take the rest. Its requests preempt each other, and make way for others'.
+In the control there are pages for all of them."""
+
+import server
+import tenant
+from tenant import TENANTS  # noqa: F401
+
+MODEL = server.ROOT / "weights_tools/demo/qwen35-books"
+FLAGS = ["--slots", "8", "--kv-memory", "8MiB"]
+CONTROL = ["--slots", "8", "--kv-memory", "64MiB"]
+STREAMS = True
+SHORT = {"streams": 16, "prompt": 1000, "seconds": 4}
+FULL = {"streams": 16, "prompt": 1000, "seconds": 30}
+STEP_SECONDS = 0.03  # of the server's --tpot-ms: what prompts may add to a step anyway
+
+
+def attack(address, streams, prompt, seconds):
+    codes = tenant.flood(address, streams, seconds, ids={"ids": [100 + i % 1000 for i in range(prompt)]}, priority=10,
+                         stop={"max_tokens": 4096 - prompt, "ignore_eos": True})
+    return f"{streams} requests of up to 64 pages at once, with 128 pages, ended by {codes}"
+
+
+def check(result, size):
+    yield from result.unanswered()
+    yield from result.slower_than_control(2, STEP_SECONDS)
