@@ -99,6 +99,24 @@ def variables(chance, words):
     }
 
 
+# Variables that clients set, of templates that have them.
+SWITCHES = {
+    "enable_thinking": [True, False],
+    "number_pictures": [True],
+    "documents": [[{"doc_id": 1, "title": "", "text": "caf\u00e9 <b>", "source": None}], []],
+    "available_tools": [TOOLS[1:], None],
+}
+
+
+def switches(chance, template):
+    """One or none of the values of each."""
+    return {
+        name: chance.choice(values)
+        for name, values in SWITCHES.items()
+        if name in template and chance.random() < 0.6
+    }
+
+
 # What the language has, apart from what the templates use. Rendered with SNIPPET_VARIABLES.
 SNIPPET_VARIABLES = {
     "s": "  Hello, World  ",
@@ -262,9 +280,9 @@ def rendered(template, values):
 
 def conversations(folder):
     for path in sorted(folder.glob("*.jinja")):
-        chance = random.Random(path.stem)
+        chance, switched = random.Random(path.stem), random.Random("switches " + path.stem)
         for _ in range(25):
-            values = variables(chance, WORDS)
+            values = variables(chance, WORDS) | switches(switched, path.read_text())
             text = rendered(path.read_text(), copy.deepcopy(values))
             values["tools"] = values["tools"] is not None  # they are the same everywhere
             for name in ("today", *TOKENS):

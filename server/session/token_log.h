@@ -6,8 +6,8 @@
 
 namespace recurve {
 
-// The last tokens that a state has absorbed, each with the form in which it was: whoever absorbs
-// them again in these forms, from a state on their way, gets the same state, to the bit. A ring of
+// The last tokens that a state has absorbed, each with the form in which it was: absorbed again in
+// these forms, from an earlier state of the text, they give the same state, to the bit. A ring of
 // at most `most` tokens, which grows as they come. Of all tokens before, a digest that tells two
 // texts apart. Copies share the tokens until one of them gets another one. Not thread-safe.
 class TokenLog {

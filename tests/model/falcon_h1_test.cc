@@ -80,6 +80,10 @@ TEST(FalconH1Config, EachBlockHasTheStatesOfBothLayers) {
 }
 
 // A null mamba_d_ssm is mamba_expand hidden_size, one that is missing is 1024.
+TEST(FalconH1Config, ItsContextIsTheMostTokensOfAState) {
+  EXPECT_EQ(load_on_paper(config_with({{"max_position_embeddings", 77}}))->info().most_tokens, 77);
+}
+
 TEST(FalconH1Config, WidthOfTheStateSpace) {
   const auto channels = [](const json& more, bool missing = false) {
     json config = config_with(more);

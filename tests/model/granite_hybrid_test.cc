@@ -71,6 +71,7 @@ TEST(GraniteHybridConfig, LayersAreThoseOfTheConfigUnderEitherName) {
   EXPECT_EQ(kinds({{"layers_block_type", {"attention", "mamba"}}}), "keys values conv h position ");
   EXPECT_EQ(kinds({{"layer_types", {"linear_attention", "full_attention"}}}),
             "conv h keys values position ");
+  EXPECT_EQ(load_on_paper(config_with({{"max_position_embeddings", 77}}))->info().most_tokens, 77);
 }
 
 TEST(GraniteHybridConfig, ExpertsAreEightUnlessTheConfigSaysOtherwise) {

@@ -70,6 +70,7 @@ TEST(NemotronHConfig, LayersAreThoseOfTheConfigUnderAnyName) {
   EXPECT_EQ(arrays({{"layer_types", {"full_attention", "mlp", "linear_attention"}}}),
             "keys values conv h position ");
   EXPECT_EQ(arrays({{"hybrid_override_pattern", "-M-"}}), "conv h position ");
+  EXPECT_EQ(load_on_paper(config_with({{"max_position_embeddings", 77}}))->info().most_tokens, 77);
 }
 
 }  // namespace recurve::testing::nemotron_h_test

@@ -118,6 +118,16 @@ O200K = (
     r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+# Llama 3's is that of Granite 4 and Falcon-H1 too.
+QWEN35 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+NEMOTRON = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 def variants(size: int):
@@ -139,6 +149,8 @@ def variants(size: int):
     yield pre("llama 3", chain(split(LLAMA3), BYTES_ONLY))
     yield pre("cl100k", chain(split(CL100K), BYTES_ONLY))
     yield pre("o200k", chain(split(O200K), BYTES_ONLY))
+    yield pre("qwen 3.5", chain(split(QWEN35), BYTES_ONLY))
+    yield pre("nemotron", chain(split(NEMOTRON), BYTES_ONLY))
     yield pre("deepseek", chain(
         split(r"\p{N}{1,3}"), split("[一-龥\u3040-ゟ゠-ヿ]+"),
         split(r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
