@@ -159,15 +159,17 @@ Json marked_calls(const Json& answer) {
 }
 
 Json listed_calls(const Json& answer) {
-  const Mark mark = mark_of(answer, "mark", "mark_id"), none{"", "", "", -1};
+  const Mark mark = mark_of(answer, "mark", "mark_id"),
+             close = mark_of(answer, "close", "close_id"), none{"", "", "", -1};
   const Json calls =
       one_after_another(tags_of(answer, none, none), ", ", flag_of(answer, "single"));
   const std::string begin = mark.after + "[";
-  const Json within = mark.id < 0 ? calls : sequence({constant(begin), calls});
+  Json within = mark.id < 0 ? calls : sequence({constant(begin), calls});
+  if (close.id >= 0) within = sequence({std::move(within), constant("]")});
   const Json tag{{"type", "tag"},
                  {"begin", mark.id < 0 ? Json(mark.text + begin) : token(mark.id)},
                  {"content", within},
-                 {"end", "]"}};
+                 {"end", close.id < 0 ? Json("]" + close.text) : token(close.id)}};
   return flag_of(answer, "required") ? tag : between_text(Json::array({tag}), mark, true);
 }
 

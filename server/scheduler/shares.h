@@ -17,9 +17,9 @@ namespace recurve {
 struct TenantUse {
   TenantId tenant = 0;  // Identity::share()
   int slots = 0;
-  int64_t pages = 0;  // that what is in them may come to need
   uint64_t turn = 0;  // number of its last turn, among all tenants; 0: none
   double asked = 0;   // when its last request arrived: seconds of any clock
+  int64_t pages = 0;  // that what is in its slots may come to need
 };
 
 // A tenant is active while it has slots, and for this time after the arrival of a request.

@@ -77,6 +77,14 @@ constexpr ToolForm kToolForms[] = {
      .arguments = "arguments",
      .id_prefix = "",
      .id_characters = 9},
+    {.name = "nemotron",
+     .shape = ToolForm::Shape::kList,
+     .signs = {"<TOOLCALL>", ""},
+     .mark = "<TOOLCALL>",
+     .close = "</TOOLCALL>",
+     .arguments = "arguments",
+     .id_prefix = "call_",
+     .id_characters = 16},
     {.name = "llama-3",
      .shape = ToolForm::Shape::kWhole,
      .signs = {"\"parameters\": ", "<|start_header_id|>"},
@@ -250,7 +258,10 @@ bool ToolCallParser::read_tail() {
     reader.spaces();
     if (reader.ended()) return false;
     const bool more = reader.take(",");
-    if (!more) reader.take("]");
+    const bool ends = !more && reader.take("]");
+    if (ends && !close_.empty() && !reader.take_after_spaces(close_) && reader.is_truncated()) {
+      return false;
+    }
     state_ = more ? State::kHead : State::kRest;
   }
   held_.erase(0, brace + 1 + reader.at());

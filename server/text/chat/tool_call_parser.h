@@ -13,7 +13,7 @@ namespace recurve {
 struct ToolForm {
   enum class Shape {
     kMarked,  // text, in which each call is between `mark` and `close`
-    kList,    // text, then `mark` and a JSON array of calls, which ends the answer
+    kList,    // text, then `mark`, a JSON array of calls and `close`, which ends the answer
     kWhole,   // the answer is either one call, without text before it, or text
   };
   std::string_view name;

@@ -269,6 +269,14 @@ TEST_F(ConstraintLibraryTest, ToolCallsInAList) {
          {"[CALLS] []", "[CALLS] hello", one + "x", "[CALLS] [{}]"});
   expect(Form::kToolCalls, calls("list", mark + R"(,"required":true,"single":true)"), {one},
          {"", "hello", two, "so: " + one});
+
+  const std::string marks = R"("mark":"<CALLS>","close":"</CALLS>")";
+  const std::string closed = "<CALLS>[" + kWeather + ", " + kNow + "]</CALLS>";
+  expect(Form::kToolCalls, calls("list", marks + R"(,"required":false,"single":false)"),
+         {"", "hello <CALL", closed, "so: " + closed},
+         {"<CALLS>[]</CALLS>", "<CALLS>[" + kNow + "]", closed + "x"});
+  expect(Form::kToolCalls, calls("list", marks + R"(,"required":true,"single":true)"),
+         {"<CALLS>[" + kNow + "]</CALLS>"}, {"", closed, "so: <CALLS>[" + kNow + "]</CALLS>"});
 }
 
 TEST_F(ConstraintLibraryTest, AnAnswerThatIsAToolCall) {

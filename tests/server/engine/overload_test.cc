@@ -56,7 +56,7 @@ TEST(EngineOverload, WhoWouldWaitTooLongIsRefusedAtOnceAndToldWhenToComeAgain) {
 }
 
 TEST(EngineOverload, ARewindThatWouldWaitTooLongLeavesItsSessionAsItWas) {
-  PacedHarness harness(milliseconds(5), {.slots = 1, .ttft_seconds = 1});
+  PacedHarness harness(milliseconds(5), {.slots = 1, .first_token = {.seconds = 1}});
   NullHarness quiet;
   const auto turn = [](size_t length, uint64_t seed) {
     return NullHarness::request(length, 5, seed, "s");

@@ -12,6 +12,7 @@ namespace {
 const ToolForm& form(std::string_view signs) { return *tool_form_of(signs); }
 const ToolForm& hermes() { return form("<tool_call>\"arguments\""); }
 const ToolForm& mistral() { return form("[TOOL_CALLS]"); }
+const ToolForm& nemotron() { return form("<TOOLCALL>"); }
 const ToolForm& llama() { return form("<|start_header_id|> \"parameters\": "); }
 
 struct Outcome {
@@ -80,6 +81,17 @@ TEST(ToolCallParser, AList) {
       {"So: ", {{"f", R"({"x": "]"})"}, {"g", "{}"}}, 2});
 }
 
+TEST(ToolCallParser, AListBetweenMarks) {
+  const std::string list =
+      R"(<TOOLCALL>[{"name": "f", "arguments": {"x": "]</TOOLCALL>"}}, {"name": "g", "arguments": {}}])";
+  const std::vector<std::pair<std::string, std::string>> calls = {{"f", R"({"x": "]</TOOLCALL>"})"},
+                                                                  {"g", "{}"}};
+  expect(nemotron(), list + "</TOOLCALL>", {"", calls, 2});
+  expect(nemotron(), "So: " + list + "\n</TOOLCALL>", {"So: ", calls, 2});
+  expect(nemotron(), list, {"", calls, 2});
+  expect(nemotron(), list + "</TOOLCALL>. Done.", {". Done.", calls, 2});
+}
+
 TEST(ToolCallParser, AnAnswerThatIsACall) {
   expect(llama(), R"({"name": "f", "parameters": {"q": "{"}})", {"", {{"f", R"({"q": "{"})"}}, 1});
   expect(llama(), R"(It is {"name": "f", "parameters": {}})",
@@ -114,6 +126,8 @@ TEST(ToolCallParser, OfAnyTextNothingIsLostOutsideOfCalls) {
   const std::vector<std::string> words = {"<tool_call>",
                                           "</tool_call>",
                                           "[TOOL_CALLS]",
+                                          "<TOOLCALL>",
+                                          "</TOOLCALL>",
                                           "{",
                                           "}",
                                           "[",
@@ -134,7 +148,7 @@ TEST(ToolCallParser, OfAnyTextNothingIsLostOutsideOfCalls) {
       pieces.push_back(words[random() % words.size()]);
       text += pieces.back();
     }
-    for (const ToolForm* form : {&hermes(), &mistral(), &llama()}) {
+    for (const ToolForm* form : {&hermes(), &mistral(), &nemotron(), &llama()}) {
       const Outcome whole = read(*form, {text});
       EXPECT_EQ(read(*form, pieces), whole) << form->name << ": " << text;
       if (!whole.calls.empty()) continue;
@@ -158,10 +172,11 @@ TEST(ToolForms, AreFoundFromTheTemplate) {
   EXPECT_EQ(of_file("qwen_thinking"), "hermes");
   EXPECT_EQ(of_file("mistral_tools"), "mistral");
   EXPECT_EQ(of_file("llama3_tools"), "llama-3");
+  EXPECT_EQ(of_file("think_words"), "nemotron");
   for (const char* none : {"chatml", "llama3", "gemma", "zephyr", "mistral_v1", "xml_tools"}) {
     EXPECT_EQ(of_file(none), "") << none;
   }
-  EXPECT_EQ(tool_form_names(), "hermes, mistral, llama-3");
+  EXPECT_EQ(tool_form_names(), "hermes, mistral, nemotron, llama-3");
 }
 
 }  // namespace
