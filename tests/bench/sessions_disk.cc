@@ -56,18 +56,16 @@ void show_machine(const DiskSpeed& speed, size_t bytes, const SessionRow& row) {
 void measure_resume(const Model& model, Backend& backend, const std::filesystem::path& folder,
                     Sealed sealed, int rounds, const DiskSpeed& speed, const SessionRow& row) {
   const auto stream = backend.make_stream();
-  const int64_t tokens = model.state_layout().grows() ? 1 : 0;
-  StatePool pool(backend, model.state_layout(), 2, *stream, nullptr, pages_for(model, 2, tokens));
-  const size_t bytes = pool.layout().bytes(tokens);
+  StatePool pool(backend, model.state_layout(), 2, *stream, nullptr, pages_for(model, 2, 1));
+  const size_t bytes = pool.layout().bytes();
   ImageMemory memory(backend, pool.layout());
   const StateSlot slot = *pool.acquire();
-  CHECK(pool.reserve(slot, tokens));
-  const NewImage made = memory.take(tokens);
+  const NewImage made = memory.take();
   pool.save(slot, made);
   pool.wait_for_copies();
   StateStore store(open_bench_folder(folder, sealed), {});
   Archive archive(store);
-  const StateHeader header{.id = store.new_id(), .position = 1, .layout = pool.layout()};
+  const StateHeader header{.id = store.new_id(), .layout = pool.layout()};
   StoredPtr stored;
   archive.commit(
       {.key = "k", .tenant = "t", .states = {header.id}, .state = {{header, made.image}}},

@@ -25,11 +25,12 @@ def shared(tmp_path_factory):
     """A server of two tenants, one of whom has limits, and their keys."""
     folder = tmp_path_factory.mktemp("shared")
     file = folder / "keys.json"
-    keys = {name: new_key(file, name) for name in ("many", "one", "small", "tight")}
+    keys = {name: new_key(file, name) for name in ("many", "one", "small", "tight", "back")}
     content = json.loads(file.read_text())
     content["tenants"]["small"] = {"waiting": 1, "sessions": 2, "priority": 0, "tokens_per_minute": 60,
                                    "choices": 2, "prompt_tokens": 100}
     content["tenants"]["tight"] = {"host_bytes": 3 * STATE, "disk_bytes": 3 * STATE}
+    content["tenants"]["back"] = {"tokens_per_minute": 300}
     file.write_text(json.dumps(content))
     server = Server(folder, "--keys", file, "--max-queue", "256", "--ttft-ms", "5000", "--state-dir",
                     folder / "states")
@@ -72,6 +73,21 @@ def test_limits_are_refused_by_name(shared):
     for name in ("priority", "prompt_tokens", "choices", "tokens_per_minute", "session_open"):
         assert re.search(rf"event=audit what=limit tenant=small key_id=\w+ .*name={name} unsaid=0", log), name
     server.recurve(*ask, key=keys["one"])
+
+
+def test_tokens_that_a_rewind_absorbs_again_are_counted(shared):
+    server, keys = shared
+    ask = ("generate", "--session", "s", "--prompt", "Once", "--max-tokens", "150", "--ignore-eos")
+    server.recurve("session", "open", "s", "--rewind-tokens", "1000", key=keys["back"])
+    server.recurve(*ask, key=keys["back"])
+    server.recurve("session", "mark", "s", "end", key=keys["back"])
+    for rewinds in range(10):  # 100 tokens each
+        done = server.recurve("session", "rewind", "s", "--position", "100", key=keys["back"], check=False)
+        if done.returncode != 0:
+            break
+        server.recurve("session", "rewind", "s", "end", key=keys["back"])
+    assert 1 <= rewinds < 9
+    assert "300 tokens per minute" in done.stderr and "try again in" in done.stderr
 
 
 def test_memory_and_disk_of_sessions_are_bounded(shared):
