@@ -573,7 +573,7 @@ void WaitingLine::start_replay(Sequence& sequence, Clock::time_point now) {
   } else {
     sequence.slot = std::move(*pool_.acquire());
   }
-  sequence.replay->begin.image.reset();
+  sequence.replay->base = std::exchange(sequence.replay->begin.image, nullptr);
   sequence.most_tokens = most_tokens_;
   sequence.started = now;
   reserve_pages(sequence);

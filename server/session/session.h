@@ -132,7 +132,9 @@ struct Session {
 struct Replay {
   SessionCommand command;
   Session* session;
-  Snapshot begin;                  // if it has no image and is stored, it is to be read
+  Snapshot begin;  // if it has no image and is stored, it is to be read
+  // Its image, as long as a mark or fork has it: the end shares its full pages.
+  std::weak_ptr<const std::vector<StatePiece>> base = {};
   TokenLog log;                    // up to the position to return to
   std::optional<int32_t> pending;  // there
 };

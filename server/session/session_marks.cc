@@ -143,6 +143,18 @@ SessionResult SessionStore::rewind_to(Session& session, const SessionCommand& co
                     session.name, log.begin(), position));
   }
   if (begin->position == position) return go_back(session, *begin, command, now);
+  if (session.durable()) {
+    const int64_t shared = begin->stored ? archive_->store().pages_of(*begin->stored).count : 0;
+    const int64_t more = disk_for(session.durability, position, shared) - session.share.disk;
+    if (disk_reserved() + more > limits_.disk_bytes) {
+      return refusal_because(
+          EndReason::kExhausted,
+          fmt::format(
+              "the state of session \"{}\" at {} takes {} bytes more of the disk than it has "
+              "reserved: close sessions or marks, or raise --state-disk",
+              session.name, position, more));
+    }
+  }
 
   if (session.durable()) {
     take_slot(session);
@@ -179,6 +191,8 @@ void SessionStore::end_replay(Replay& replay, std::optional<StateSlot> slot, Sna
   Session& session = *replay.session;
   const int64_t absorbed = at.position - replay.begin.position;
   session.replay_memory = 0;
+  session.base = replay.base;
+  session.base_tokens = replay.begin.position;
   const auto tell = [this, &session, now, absorbed, done = replay.command.done](
                         std::optional<CommitInfo>, const std::string& error) {
     SessionResult result = described(session, now);
@@ -187,7 +201,8 @@ void SessionStore::end_replay(Replay& replay, std::optional<StateSlot> slot, Sna
     if (done) done(std::move(result));
   };
   if (session.durable()) {
-    return commit_turn(session, std::move(slot), std::move(at), {}, {}, tell);
+    Proposal proposal{.at = std::move(at)};
+    return commit_answer(session, std::move(slot), replay.begin.stored, std::move(proposal), tell);
   }
   take_slot(session);
   session.state_lost = false;

@@ -324,18 +324,23 @@ StateImage SessionStore::save_new_pages(const Session& session, const StateSlot&
 
 void SessionStore::commit_turn(Session& session, std::optional<StateSlot> slot, Snapshot at,
                                StateAnswer answer, std::vector<int32_t> answer_ids, Kept done) {
-  at.history.end_request();
-  StoredPtr continues = session.at.stored;
+  Proposal proposal{
+      .at = std::move(at), .answer = std::move(answer), .answer_ids = std::move(answer_ids)};
+  commit_answer(session, std::move(slot), session.at.stored, std::move(proposal), std::move(done));
+}
+
+// continues: a stored state on the way to the one that is committed; null: none.
+void SessionStore::commit_answer(Session& session, std::optional<StateSlot> slot,
+                                 StoredPtr continues, Proposal proposal, Kept done) {
+  proposal.at.history.end_request();
   if (continues && archive_->store().is_gone(*continues)) continues.reset();
-  if (slot) at.image = save_new_pages(session, *slot, at.position, continues);
+  if (slot) {
+    proposal.at.image = save_new_pages(session, *slot, proposal.at.position, continues);
+  }
   const auto kept = std::make_shared<std::optional<StateSlot>>(std::move(slot));
-  Proposal proposal{.at = std::move(at),
-                    .marks = session.marks,
-                    .answer = std::move(answer),
-                    .answer_ids = std::move(answer_ids),
-                    .continues = std::move(continues),
-                    .writes = true,
-                    .changes = true};
+  proposal.marks = session.marks;
+  proposal.continues = std::move(continues);
+  proposal.writes = proposal.changes = true;
   update(session, Residency::kSaving);
   commit(session, std::move(proposal), [this, &session, kept, done](const std::string& error) {
     if (!error.empty()) {

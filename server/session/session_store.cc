@@ -251,8 +251,8 @@ SessionShare SessionStore::share_of(const Session& session) const {
       .entries = 1 + static_cast<int32_t>(session.marks.size()),
       .reserved = reserved_by(session),
       .disk = disk_for(session.durability, final_position(session), session.stored_pages),
-      .small = reserved_for(session.name, 0, session.at.log.most()) +
-               name_bytes(session.parent.size())};
+      .small =
+          reserved_for(session.name, 0, session.at.log.most()) + name_bytes(session.parent.size())};
   const auto count = [&](int64_t bytes, bool stored, bool may_move) {
     if (stored && session.durable()) return;
     (may_move ? share.movable : share.held) += bytes;

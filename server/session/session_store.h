@@ -157,7 +157,7 @@ class SessionStore {
   std::unique_ptr<Replay> take_replay() { return std::move(replay_); }
   // Reads the state that it begins with, where that is to be read.
   void read(const Snapshot& begin, StateCache::OnRead done);
-  // The state of its end, as in check_in(). done: its command's.
+  // The state of its end, as in check_in().
   void end_replay(Replay& replay, std::optional<StateSlot> slot, Snapshot at,
                   Clock::time_point now);
   void cancel_replay(Replay& replay, SessionResult why);
@@ -266,6 +266,8 @@ class SessionStore {
   void commit(Session& session, Proposal proposal, Committed done);
   SessionResult commit_then_tell(Session& session, Proposal proposal, const SessionCommand& command,
                                  Clock::time_point now);
+  void commit_answer(Session& session, std::optional<StateSlot> slot, StoredPtr continues,
+                     Proposal proposal, Kept done);
   void let_be(Session& session);
   SessionResult remove_then_tell(Session& session, const SessionCommand& command,
                                  Clock::time_point now);

@@ -418,6 +418,7 @@ TEST_P(PagesTest, RewindsAreBoundedByPagesAndPreempted) {
   }
   harness.command(Kind::kMark, "s", "m");
   harness.ask(request(200, 100, 2, "s"));
+  harness.command(Kind::kMark, "s", "end");
   Request shorter = request(200, 41, 2, "s");
   quiet.ask(shorter);
   std::vector<AnswerPtr> others;
@@ -435,8 +436,27 @@ TEST_P(PagesTest, RewindsAreBoundedByPagesAndPreempted) {
     EXPECT_EQ(others[i]->bits(), alone(request(60, 250, 10 + i)));
   }
   EXPECT_EQ(harness.get("s").pending_token, quiet.get("s").pending_token);
-  EXPECT_EQ(harness.ask(request(20, 60, 3, "s"))->bits(),
-            quiet.ask(request(20, 60, 3, "s"))->bits());
+  // What follows is no part of the text at the mark, nor are its pages.
+  const auto turn = [&](int64_t tokens, uint64_t seed) {
+    const Request next = request(static_cast<size_t>(tokens), 60, seed, "s");
+    EXPECT_EQ(harness.ask(next)->bits(), quiet.ask(next)->bits());
+  };
+  turn(20, 3);
+  turn(90, 4);
+  harness.command(Kind::kMark, "s", "other");
+  turn(20, 5);
+  harness.command(Kind::kRewind, "s", "other");
+  const SessionInfo other = harness.get("s");
+  harness.command(Kind::kFork, "s", "f");
+  EngineHarness again = engine(options(1, 64));
+  again.open("f");
+  again.ask(request(100, 30, 1, "f"));
+  again.ask(request(200, 41, 2, "f"));
+  again.ask(request(20, 60, 3, "f"));
+  again.ask(request(90, 60, 4, "f"));
+  EXPECT_EQ(again.get("f").position, other.position);
+  EXPECT_EQ(harness.ask(request(20, 60, 5, "f"))->bits(),
+            again.ask(request(20, 60, 5, "f"))->bits());
 }
 
 TEST_P(PagesTest, ASessionReservesWhatItsRequestMayAdd) {
