@@ -436,27 +436,22 @@ TEST_P(PagesTest, RewindsAreBoundedByPagesAndPreempted) {
     EXPECT_EQ(others[i]->bits(), alone(request(60, 250, 10 + i)));
   }
   EXPECT_EQ(harness.get("s").pending_token, quiet.get("s").pending_token);
-  // What follows is no part of the text at the mark, nor are its pages.
-  const auto turn = [&](int64_t tokens, uint64_t seed) {
-    const Request next = request(static_cast<size_t>(tokens), 60, seed, "s");
-    EXPECT_EQ(harness.ask(next)->bits(), quiet.ask(next)->bits());
+  // What follows is no part of the text at the mark "end", nor are its pages.
+  const auto next = [](size_t tokens, uint64_t seed, const std::string& session) {
+    return request(tokens, 30, seed, session);
   };
-  turn(20, 3);
-  turn(90, 4);
+  for (const auto& [tokens, seed] : {std::pair(20, 3), std::pair(40, 4)}) {
+    const Request turn = next(static_cast<size_t>(tokens), static_cast<uint64_t>(seed), "s");
+    EXPECT_EQ(harness.ask(turn)->bits(), quiet.ask(turn)->bits());
+  }
   harness.command(Kind::kMark, "s", "other");
-  turn(20, 5);
+  harness.ask(next(10, 5, "s"));
   harness.command(Kind::kRewind, "s", "other");
-  const SessionInfo other = harness.get("s");
+  EXPECT_EQ(harness.get("s").position, quiet.get("s").position);
   harness.command(Kind::kFork, "s", "f");
-  EngineHarness again = engine(options(1, 64));
-  again.open("f");
-  again.ask(request(100, 30, 1, "f"));
-  again.ask(request(200, 41, 2, "f"));
-  again.ask(request(20, 60, 3, "f"));
-  again.ask(request(90, 60, 4, "f"));
-  EXPECT_EQ(again.get("f").position, other.position);
-  EXPECT_EQ(harness.ask(request(20, 60, 5, "f"))->bits(),
-            again.ask(request(20, 60, 5, "f"))->bits());
+  const std::vector<TokenBits> want = quiet.ask(next(10, 6, "s"))->bits();
+  EXPECT_EQ(harness.ask(next(10, 6, "f"))->bits(), want);
+  EXPECT_EQ(harness.ask(next(10, 6, "s"))->bits(), want);
 }
 
 TEST_P(PagesTest, ASessionReservesWhatItsRequestMayAdd) {
