@@ -76,6 +76,8 @@ HTTP = {
     ("POST", "/v1/completions"): "user",
     ("POST", "/v1/chat/completions"): "user",
     ("POST", "/v1/responses"): "user",
+    ("POST", "/v1/messages"): "user",
+    ("POST", "/v1/messages/count_tokens"): "user",
     ("POST", "/tokenize"): "user",
     ("GET", "/v1/load"): "observer",
     ("GET", "/metrics"): "observer",
