@@ -377,6 +377,61 @@ TEST_P(PagesTest, DurableSessionsAndPrefixesAreThereAfterARestart) {
   }
 }
 
+// Its pages on the disk are those of the state that it went back to, and its own.
+TEST_P(PagesTest, ARewoundDurableSessionIsThereAfterARestart) {
+  const TempDir dir;
+  const auto start = [&] {
+    HarnessOptions disk = options(2, 12);
+    disk.identity = {.model = std::string(32, 'a'),
+                     .weights = "f32",
+                     .chunk = static_cast<int32_t>(model().info().chunk)};
+    const auto make = [](const HarnessOptions& all) {
+      return std::make_unique<EngineHarness>(model(), *loaded().backend, all);
+    };
+    return std::make_unique<OnDisk>(open_folder(dir.path()), disk, make);
+  };
+  const auto run = [](OnDisk& server, SessionCommand command) {
+    auto result = server->post(std::move(command));
+    server.settle();
+    return result.get();
+  };
+  {
+    const auto server = start();
+    run(*server, {.kind = Kind::kOpen,
+                  .name = "s",
+                  .durability = Durability::kLocal,
+                  .rewind_tokens = 1000});
+    server->ask(request(100, 30, 1, "s"));
+    run(*server, {.kind = Kind::kMark, .name = "s", .other = "m"});
+    server->ask(request(200, 100, 2, "s"));
+    for (const int64_t position : {370, 40}) {  // from the mark, and from nothing
+      const SessionResult back =
+          run(*server, {.kind = Kind::kRewind, .name = "s", .position = position});
+      ASSERT_EQ(back.reason, EndReason::kDone) << back.message;
+      EXPECT_EQ(back.absorbed, position == 40 ? 40 : position - 129);
+      server->ask(request(30, 60, 3, "s"));
+    }
+  }
+  const auto server = start();
+  Request first = request(100, 0, 1, "s");
+  first.prompt.ids.resize(40);
+  EngineHarness same = engine(options(1, 64));
+  same.open("s");
+  same.ask(first);
+  same.ask(request(30, 60, 3, "s"));
+  EXPECT_EQ((*server)->get("s").position, same.get("s").position);
+  EXPECT_EQ(server->ask(request(20, 40, 4, "s"))->bits(),
+            same.ask(request(20, 40, 4, "s"))->bits());
+  // The mark is as it was.
+  EXPECT_EQ(run(*server, {.kind = Kind::kRewind, .name = "s", .other = "m"}).reason,
+            EndReason::kDone);
+  EngineHarness marked = engine(options(1, 64));
+  marked.open("s");
+  marked.ask(request(100, 30, 1, "s"));
+  EXPECT_EQ(server->ask(request(20, 40, 5, "s"))->bits(),
+            marked.ask(request(20, 40, 5, "s"))->bits());
+}
+
 TEST_P(PagesTest, ForksMarksAndExportsContinueFromTheSameState) {
   EngineHarness harness = engine(options(3, 12)), quiet = engine(options(1, 64));
   harness.open("s");
