@@ -113,6 +113,11 @@ Weights load_layer(const Config& c, HybridKind kind, Checkpoint& checkpoint, Bac
   return layer;
 }
 
+std::string name_of(const Config& config) {
+  if (config.by_key_head) return "qwen3_next";
+  return config.experts.E > 0 ? "qwen3_5_moe" : "qwen3_5";
+}
+
 class Qwen35 final : public HybridModel<DeltaMixerConfig, DeltaMixerWeights> {
  public:
   Qwen35(const Config& config, Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
@@ -121,7 +126,7 @@ class Qwen35 final : public HybridModel<DeltaMixerConfig, DeltaMixerWeights> {
 
 Qwen35::Qwen35(const Config& config, Checkpoint& checkpoint, Backend& backend,
                const LoadOptions& options, const Checkpoint::Progress& progress)
-    : HybridModel(config, backend, options, config.by_key_head ? "qwen3_next" : "qwen3_5") {
+    : HybridModel(config, backend, options, name_of(config)) {
   // What a picture or a further token is predicted with.
   const int64_t skipped = checkpoint.skip({"model.visual.", "mtp."});
   const std::string prefix =

@@ -27,7 +27,7 @@ struct Int4Groups {
   }
 
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
-  static constexpr int kAbreast = 8;
+  static constexpr int kAbreast = 8, kMostRows = 4, kRowsForPanels = 33;
 
   // The sixteen values that a column may have are a vector, from which its four bits pick one.
   HWY_INLINE void open(const std::byte* data, const std::byte* scales) {
@@ -48,7 +48,7 @@ struct Int4Groups {
   DotVector values;
   __m512i words;
 #else
-  static constexpr int kAbreast = 2;
+  static constexpr int kAbreast = 2, kMostRows = kTileRows, kRowsForPanels = kTileRows + 1;
 
   HWY_INLINE void open(const std::byte* data, const std::byte* scales) {
     words = reinterpret_cast<const uint16_t*>(data);

@@ -15,7 +15,7 @@ namespace recurve::cpu::HWY_NAMESPACE {
 
 struct Int8Groups {
   static constexpr int64_t kColumns = kInt8Group, kBytes = kInt8Group, kScaleBytes = 2;
-  static constexpr int kAbreast = 8;
+  static constexpr int kAbreast = 8, kMostRows = kTileRows, kRowsForPanels = kTileRows + 1;
   HWY_INLINE void open(const std::byte* data, const std::byte* scales) {
     q = reinterpret_cast<const int8_t*>(data);
     uint16_t upper;

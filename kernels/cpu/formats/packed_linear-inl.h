@@ -5,6 +5,9 @@
 //     static constexpr int64_t kColumns, kBytes, kScaleBytes;  // of a group
 //     // Of so many outputs at most, groups are open at once: as many as the registers hold.
 //     static constexpr int kAbreast;
+//     // Rows of a tile at most: so many leave registers for open groups.
+//     static constexpr int kMostRows;
+//     static constexpr int kRowsForPanels;  // see linear_panel-inl.h
 //     // A group as it is held in registers.
 //     void open(const std::byte* data, const std::byte* scales);
 //     // The values of its vector number v: of the columns v * kDotLanes, v * kDotLanes + 1, ...
@@ -38,8 +41,11 @@ struct PackedWeights {
         row_bytes(ceil_div(W.K, Groups::kColumns) * Groups::kBytes),
         row_scales(ceil_div(W.K, Groups::kColumns) * Groups::kScaleBytes) {}
 
-  static constexpr int kMostRows = kTileRows;
-  int64_t most_rows() const { return kTileRows; }
+  static constexpr int kMostRows = Groups::kMostRows;
+  // Sums of three rows and eight outputs leave no registers for open groups.
+  template <int ROWS>
+  static constexpr int kOutputs = ROWS == 3 ? 4 : kTileOutputs<ROWS>;
+  int64_t most_rows() const { return kMostRows; }
 
   // A model whose weights are packed is no smaller than what its fp32 weights tell.
   int64_t fetch_bytes() const { return K * int64_t{sizeof(float)}; }
@@ -132,7 +138,7 @@ struct PackedWeights {
   }
 
   // See linear_panel-inl.h.
-  static constexpr int kRowsForPanels = kTileRows + 1;
+  static constexpr int kRowsForPanels = Groups::kRowsForPanels;
   void widen(int64_t n, int64_t begin, int64_t end, int64_t step, float* to) const {
     constexpr int64_t kVectors = Groups::kColumns / kDotLanes;
     static_assert(kPartColumns % Groups::kColumns == 0);

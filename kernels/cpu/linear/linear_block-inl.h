@@ -6,6 +6,8 @@
 //     int64_t fetch_bytes() const;  // of an output, to judge by whether they come from memory
 //     static constexpr int kMostRows;  // of a tile
 //     int64_t most_rows() const;       // here: kTileRows or kMostRows
+//     template <int ROWS>
+//     static constexpr int kOutputs;  // of a tile of so many rows
 //     // out[r][n] = x_r . w_n for the outputs first, ..., first + OUTPUTS - 1, none past N - 1.
 //     template <int ROWS, int OUTPUTS>
 //     void dot(const float* const (&x)[ROWS], int64_t first, bool fetch, float
@@ -62,6 +64,8 @@ struct PlainWeights {
 
   // In fp32 there is nothing to widen, and weights fill the caches sooner.
   static constexpr int kMostRows = kNarrowTileRows;
+  template <int ROWS>
+  static constexpr int kOutputs = kTileOutputs<ROWS>;
   static constexpr int64_t kNarrowColumns = 1024;
   int64_t most_rows() const {
     return sizeof(T) < sizeof(float) || K <= kNarrowColumns ? kMostRows : kTileRows;
@@ -89,7 +93,7 @@ void tile(const LinearArgs& a, const Weights& weights, int64_t row, int64_t n, b
 template <int ROWS, class Weights>
 void row_tile(const LinearArgs& a, const Weights& weights, int64_t row, int64_t begin, int64_t end,
               bool fetch) {
-  constexpr int OUTPUTS = kTileOutputs<ROWS>;
+  constexpr int OUTPUTS = Weights::template kOutputs<ROWS>;
   for (int64_t n = begin; n < end; n += OUTPUTS) {
     tile<ROWS, OUTPUTS>(a, weights, row, n, fetch);
   }
