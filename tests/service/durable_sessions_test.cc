@@ -450,13 +450,10 @@ struct Talk {
   }
 };
 
-// Streams run while the server is killed repeatedly; for RECURVE_KILL_SECONDS if set, as
-// tests/durable/kills.sh does.
-void kill_again_and_again(const std::string& model, int tokens) {
+// Streams run while the server is killed repeatedly, for so many seconds or a few times.
+void kill_again_and_again(const std::string& model, int tokens, int seconds) {
   constexpr int kKills = 6, kSessions = 4;
-  const char* seconds = std::getenv("RECURVE_KILL_SECONDS");
-  const auto end = std::chrono::steady_clock::now() +
-                   std::chrono::seconds(seconds == nullptr ? 0 : std::atoi(seconds));
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
   const TempDir dir;
   std::mt19937 random(11);
   std::vector<Talk> talks;
@@ -494,11 +491,15 @@ void kill_again_and_again(const std::string& model, int tokens) {
   std::cout << kills << " kills, " << all << " answers acknowledged\n";
 }
 
-TEST(DurableSessions, NoKillLosesOrRepeatsAnAcknowledgedAnswer) { kill_again_and_again(kModel, 4); }
+// For RECURVE_KILL_SECONDS if set, as tests/durable/kills.sh does.
+TEST(DurableSessions, NoKillLosesOrRepeatsAnAcknowledgedAnswer) {
+  const char* seconds = std::getenv("RECURVE_KILL_SECONDS");
+  kill_again_and_again(kModel, 4, seconds == nullptr ? 0 : std::atoi(seconds));
+}
 
-// Most answers fill a page.
+// Most answers fill a page. The context of the model bounds how many there can be.
 TEST(DurableSessions, NoKillLosesOrRepeatsAnAnswerOfAStateThatGrows) {
-  kill_again_and_again(kModels + "qwen35-books", 48);
+  kill_again_and_again(kModels + "qwen35-books", 48, 0);
 }
 
 }  // namespace recurve::testing::durable_sessions_test
