@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "kernels/host.h"
-#include "server/engine/request_digest.h"
 
 namespace recurve {
 namespace {
@@ -30,9 +29,6 @@ int64_t most_tokens_of(const StateLayout& layout, const PageLimits& pages) {
   const int64_t most = layout.most_tokens();
   return layout.grows() ? std::min({most, pages.most_tokens, pages.pages * kPageTokens}) : most;
 }
-
-// Interval of session expiry and of setting gauges while there is work.
-constexpr auto kHousekeeping = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -232,90 +228,6 @@ void Engine::gather(Clock::time_point now, Batch& batch) {
   if (!left_out.empty()) find_pages_for(left_out);
 }
 
-// Free pages, and those that will be once copies and steps under way are done.
-int32_t Engine::pages_to_come() {
-  int32_t pages = pool_.free_pages() + pool_.held_pages();
-  for (const auto& sequence : running_) {
-    if (sequence->preemption.pending) pages += pool_.pages_of(sequence->slot);
-  }
-  return pages;
-}
-
-std::vector<PageHolder> Engine::page_holders() const {
-  std::vector<PageHolder> holders;
-  for (const auto& sequence : running_) {
-    const Identity& caller = sequence->request.caller;
-    const int32_t pages = pool_.pages_of(sequence->slot);
-    // A streamed prompt may have become longer since it got all pages.
-    const bool has_all =
-        sequence->keeps_pages() && pages >= StateLayout::pages(sequence->final_position());
-    holders.push_back({.tenant = caller.share(),
-                       .weight = caller.limits.weight,
-                       .priority = sequence->request.priority,
-                       .started = sequence->started.time_since_epoch().count(),
-                       .pages = pages,
-                       .may = !sequence->preemption.pending && !has_all});
-  }
-  return holders;
-}
-
-// Sequences that run continue with the pages of idle sessions, then with those of one that is
-// preempted, which may be one of them.
-void Engine::find_pages_for(std::span<const ShortOfPages> left_out) {
-  const auto missing = [&] {
-    int32_t pages = 0;
-    for (const ShortOfPages& one : left_out) {
-      if (!one.sequence->preemption.pending) pages += one.pages;
-    }
-    return pages;
-  };
-  while (missing() > pages_to_come()) {
-    if (sessions_.evict_one()) continue;
-    const std::optional<size_t> victim = choose_victim(page_holders());
-    if (!victim) return;
-    running_[*victim]->preemption.pending = true;
-  }
-}
-
-// A request of a tenant that has few pages starts with those of one that has many.
-void Engine::find_pages_for(const PageNeed& need) {
-  while (need.pages > pages_to_come()) {
-    const std::optional<size_t> victim = choose_victim_for(need, page_holders());
-    if (!victim) return;
-    running_[*victim]->preemption.pending = true;
-  }
-}
-
-// Takes the slots of sequences that are to give them up, once no step with them is under way. False
-// if there were none.
-bool Engine::preempt() {
-  bool any = false;
-  for (auto& sequence : running_) {
-    const bool rests = sequence->under_way == 0 && pool_.ready(sequence->slot);
-    if (!sequence->preemption.pending || sequence->ended || !rests) continue;
-    preempt(sequence);
-    any = true;
-  }
-  std::erase(running_, nullptr);
-  if (any) retire(Clock::now());  // one that could not be saved
-  return any;
-}
-
-// Its state is saved as any state is; its tokens, guide and history stay with it.
-void Engine::preempt(std::unique_ptr<Sequence>& sequence) {
-  Sequence& one = *sequence;
-  one.preemption.pending = false;
-  try {
-    one.preemption.state = states_.save(StateCache::Owner::kPreempted, one.slot, one.position);
-    ++one.preemption.count;
-    StateSlot slot = std::move(one.slot);
-    waiting_.requeue(sequence);
-    ++stats_.preemptions;
-  } catch (const std::bad_alloc&) {
-    one.end(EndReason::kNoMemory);
-  }
-}
-
 // The prompt is absorbed once; further choices continue from copies of its state. Those that find
 // no slot are queued again.
 void Engine::fork_choices(Sequence& sequence, Batch& batch, Clock::time_point now) {
@@ -466,77 +378,6 @@ void Engine::commit_answer(Sequence& sequence, std::optional<StateSlot> slot, Sn
     sessions_.roll_back(session, now);
     tell(std::nullopt, "out of memory");
   }
-}
-
-void Engine::report(const Batch* finished) {
-  const Clock::time_point now = Clock::now();
-  prefixes_.use_disk(sessions_.spare_disk_bytes());  // first: writes of sessions may need the space
-  sessions_.send_writes();
-  if (finished != nullptr) {
-    ++stats_.steps;
-    const double seconds = seconds_between(std::max(finished->launched(), last_finish_), now);
-    metrics_.observe_step(seconds, finished->rows());
-    pace_.observe(finished->shape(), seconds);
-    last_finish_ = now;
-  }
-  if (finished == nullptr || now >= next_housekeeping_) {
-    next_housekeeping_ = now + kHousekeeping;
-    sessions_.expire(now);
-    stats_.expected_queue_seconds = waiting_.expected_seconds(load(), now);
-    metrics_.set_expected_queue_seconds(stats_.expected_queue_seconds);
-    report_states();
-  }
-  publish();
-}
-
-// Slots and pages change with each step, and are published together.
-void Engine::publish() {
-  stats_.running = static_cast<int>(running_.size());
-  stats_.slots_free = pool_.free_slots();
-  stats_.slots_idle = stats_.slots - stats_.slots_free - stats_.running;
-  stats_.pages = pool_.pages();
-  stats_.pages_free = pool_.free_pages();
-  published_.publish(stats_);
-  metrics_.set_waiting(queue_.waiting());
-  metrics_.set_slots(
-      {.free = stats_.slots_free, .running = stats_.running, .session_idle = stats_.slots_idle});
-  metrics_.set_pages(
-      {.total = stats_.pages, .free = stats_.pages_free, .preemptions = stats_.preemptions});
-}
-
-// Of sessions and cached prompts.
-void Engine::report_states() {
-  const PrefixCache::Counts prefixes = prefixes_.counts();
-  stats_.prefix_states = prefixes.states;
-  stats_.prefix_bytes = prefixes.bytes;
-  stats_.prefix_states_disk = prefixes.disk_states;
-  stats_.prefix_bytes_disk = prefixes.disk_bytes;
-  metrics_.set_prefixes({.states = prefixes.states,
-                         .bytes = prefixes.bytes,
-                         .disk_states = prefixes.disk_states,
-                         .disk_bytes = prefixes.disk_bytes});
-  const SessionStore::Counts counts = sessions_.counts();
-  stats_.sessions = counts.total - counts.internal;
-  stats_.responses = counts.internal;
-  stats_.sessions_host = counts.in_host;
-  stats_.host_bytes = counts.host_bytes;
-  stats_.sessions_disk = counts.on_disk;
-  if (Archive* archive = sessions_.archive()) {
-    const StateStore::Usage usage = archive->store().usage();
-    stats_.disk_bytes = static_cast<int64_t>(usage.bytes);
-    metrics_.set_state_dir({.bytes = stats_.disk_bytes,
-                            .set_aside = usage.set_aside,
-                            .syncs = usage.syncs,
-                            .written = static_cast<int64_t>(usage.written)});
-  }
-  metrics_.set_sessions({.in_slot = counts.in_slot,
-                         .in_host = counts.in_host,
-                         .on_disk = counts.on_disk,
-                         .empty = counts.empty,
-                         .to_slot = counts.to_slot,
-                         .to_host = counts.to_host,
-                         .to_disk = counts.to_disk});
-  metrics_.set_session_host_bytes(counts.host_bytes);
 }
 
 // When there is work even if no request arrives.
