@@ -1,0 +1,136 @@
+// WaitingLine: slots and pages, which tenants share by weight.
+#include <algorithm>
+#include <utility>
+
+#include "kernels/check.h"
+#include "server/engine/waiting_line.h"
+
+namespace recurve {
+
+TenantUse& WaitingLine::use_of(TenantId tenant) {
+  const auto found = std::ranges::find(uses_, tenant, &TenantUse::tenant);
+  return found != uses_.end() ? *found : uses_.emplace_back(TenantUse{.tenant = tenant});
+}
+
+// Drops entries of tenants that neither run nor wait. Without keys, a tenant is an address, and
+// their number is not bounded.
+void WaitingLine::forget_uses() {
+  std::erase_if(uses_, [this](const TenantUse& use) {
+    return use.slots == 0 && std::ranges::none_of(waiting_, [&](const auto& waiting) {
+             return waiting->request.caller.share() == use.tenant;
+           });
+  });
+}
+
+void WaitingLine::count_slots(std::span<const std::unique_ptr<Sequence>> running) {
+  for (TenantUse& use : uses_) use.slots = use.pages = 0;
+  for (const auto& sequence : running) count_slot(*sequence);
+}
+
+void WaitingLine::count_slot(const Sequence& sequence) {
+  TenantUse& use = use_of(sequence.request.caller.share());
+  ++use.slots;
+  use.pages += most_pages_of(sequence);
+}
+
+// Tokens that one state of the caller may have.
+int64_t WaitingLine::most_tokens_of(const Identity& who) const {
+  const StateLayout& layout = pool_.layout();
+  if (!layout.grows() || who.limits.page_bytes == TenantLimits::kNoBytes) return most_tokens_;
+  const int64_t pages = who.limits.page_bytes / static_cast<int64_t>(layout.page_bytes());
+  return std::min(most_tokens_, pages * kPageTokens);
+}
+
+// Pages that it may come to need; of a streamed prompt, which may become longer, all that it may
+// have.
+int64_t WaitingLine::most_pages_of(const Sequence& sequence) const {
+  if (!pool_.layout().grows()) return 0;
+  const int64_t most = most_tokens_of(sequence.request.caller);
+  if (sequence.request.more_prompt != nullptr) return StateLayout::pages(most);
+  const bool waits = sequence.started == Clock::time_point{} && !sequence.replay;
+  const int64_t before = waits && sequence.session != nullptr ? sequence.session->at.position : 0;
+  return StateLayout::pages(std::min(before + sequence.final_position(), most));
+}
+
+// Whether its tenant's quota of pages has what it may come to need, in addition to what runs.
+bool WaitingLine::has_pages_left(const Sequence& sequence) {
+  const Identity& caller = sequence.request.caller;
+  if (!pool_.layout().grows() || caller.limits.page_bytes == TenantLimits::kNoBytes) return true;
+  const auto each = static_cast<int64_t>(pool_.layout().page_bytes());
+  return use_of(caller.share()).pages + most_pages_of(sequence) <= caller.limits.page_bytes / each;
+}
+
+bool WaitingLine::is_shared(Clock::time_point now) const {
+  return several_are_active(uses_, seconds_of(now));
+}
+
+// Makes sure that a slot is free, if need be by moving an idle session out of its slot. False if
+// neither exists.
+bool WaitingLine::free_one_slot() { return pool_.free_slots() > 0 || sessions_.evict_one(); }
+
+// Tokens whose pages a sequence has when it starts: the prompt and the first token; all that it may
+// come to need, if it may not be preempted again.
+int64_t WaitingLine::first_tokens_of(const Sequence& sequence, int64_t position) const {
+  if (sequence.keeps_pages()) return sequence.final_position();
+  return std::min(position + sequence.unabsorbed() + 1, most_tokens_);
+}
+
+// Of the session's slot, or of an empty one; a tenant that has slots leaves one for each sequence
+// that runs.
+int32_t WaitingLine::pages_for(const Sequence& waiting, int running) {
+  if (!pool_.layout().grows()) return 0;
+  const bool continues = waiting.session != nullptr && !waiting.is_preempted() && !waiting.replay;
+  const int64_t position = continues ? waiting.session->at.position : waiting.position;
+  const int64_t tokens = first_tokens_of(waiting, position);
+  const int32_t least = waiting.has_slot()
+                            ? pool_.missing_pages(*waiting.session->slot, position, tokens)
+                            : static_cast<int32_t>(StateLayout::pages(tokens));
+  const bool has_slots = use_of(waiting.request.caller.share()).slots > 0;
+  return has_slots ? std::min(least + running, std::max(least, pool_.pages())) : least;
+}
+
+// Makes sure that the request has its pages, if need be by moving idle sessions out of their slots.
+bool WaitingLine::free_pages_for(const Sequence& waiting, int running) {
+  const int32_t wanted = pages_for(waiting, running);
+  while (wanted > 0 && pool_.free_pages() < wanted) {
+    if (pool_.free_pages() + pool_.held_pages() >= wanted) return false;
+    if (sessions_.evict_one(waiting.replay ? nullptr : waiting.session)) continue;
+    short_of_pages_ = {.tenant = waiting.request.caller.share(),
+                       .weight = waiting.request.caller.limits.weight,
+                       .pages = wanted};
+    return false;
+  }
+  return true;
+}
+
+std::optional<StateSlot> WaitingLine::acquire_slot(const Sequence& sequence,
+                                                   Clock::time_point now) {
+  const Identity& caller = sequence.request.caller;
+  TenantUse& own = use_of(caller.share());
+  const SlotUse use(uses_, pool_.slots(), seconds_of(now));
+  if (!use.may_have_more(own, most_slots_of(caller)) || !has_pages_left(sequence)) {
+    return std::nullopt;
+  }
+  const auto has_fewer = [&](const TenantUse& other, double weight) {
+    const auto its = use.rank(other, weight), mine = use.rank(own, caller.limits.weight);
+    return same_group(other.tenant, caller.share()) ? its.own < mine.own
+                                                    : its.of_group < mine.of_group;
+  };
+  const auto waits_with_less = [&](const std::unique_ptr<Sequence>& other) {
+    const Identity& who = other->request.caller;
+    const TenantUse* its = use.of(who.share());
+    return who.share() != caller.share() && use.may_have_more(*its, most_slots_of(who)) &&
+           has_fewer(*its, who.limits.weight);
+  };
+  if (std::ranges::any_of(waiting_, waits_with_less)) return std::nullopt;
+  if (!free_one_slot()) return std::nullopt;
+  count_slot(sequence);
+  return pool_.acquire_unset();
+}
+
+// Those that free_pages_for() has found.
+void WaitingLine::reserve_pages(const Sequence& sequence) {
+  CHECK(pool_.reserve(sequence.slot, first_tokens_of(sequence, sequence.position)));
+}
+
+}  // namespace recurve
