@@ -41,7 +41,7 @@ inline constexpr int64_t kPanelBytes = 384 * 1024;
 inline constexpr int64_t kPartColumns = 4096;
 // Columns of a tile's rows that stay in the first cache while weights pass by: all of them where
 // they are few enough, else so many at a time.
-inline constexpr int64_t kFewColumns = 768, kCachedColumns = 512;
+inline constexpr int64_t kFewColumns = 1024, kCachedColumns = 512;
 
 inline int64_t panel_bytes_of_output(int64_t K) {
   return ceil_div(std::min(K, kPartColumns), kDotLanes) * kDotLanes * int64_t{sizeof(float)};
