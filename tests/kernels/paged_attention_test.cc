@@ -267,20 +267,22 @@ TEST_P(PagedAttentionTest, StoresWhatTheReferenceStores) {
 }
 
 // What a row does not see does not change it, whatever it is, even where both are in one tile.
+void expect_unseen_rows_change_nothing(KernelDevice& device, const Heads& h) {
+  std::mt19937_64 random(12);
+  std::vector<Session> sessions = {make_session(random, h, 263)};
+  Pages one(device, h, DType::kBF16, 1, 5, 1), other(device, h, DType::kBF16, 1, 5, 1);
+  const Floats wanted = one.call(sessions, {1}, {{0, 0, 260}}, true);
+  const auto row = static_cast<size_t>(h.HK) * h.D;
+  std::fill_n(sessions[0].v.begin() + static_cast<ptrdiff_t>(260 * row), row, INFINITY);
+  std::fill_n(sessions[0].k.begin() + static_cast<ptrdiff_t>(261 * row), row, NAN);
+  Floats found = other.call(sessions, {1}, {{0, 0, 263}}, true);
+  found.resize(wanted.size());
+  EXPECT_TRUE(bit_equal(found, wanted)) << h.D;
+}
+
 TEST_P(PagedAttentionTest, LaterRowsChangeNothing) {
   KernelDevice device = make_device();
-  std::mt19937_64 random(12);
-  for (const Heads& h : kHeads) {
-    std::vector<Session> sessions = {make_session(random, h, 263)};
-    Pages one(device, h, DType::kBF16, 1, 5, 1), other(device, h, DType::kBF16, 1, 5, 1);
-    const Floats wanted = one.call(sessions, {1}, {{0, 0, 260}}, true);
-    const auto row = static_cast<size_t>(h.HK) * h.D;
-    std::fill_n(sessions[0].v.begin() + static_cast<ptrdiff_t>(260 * row), row, INFINITY);
-    std::fill_n(sessions[0].k.begin() + static_cast<ptrdiff_t>(261 * row), row, NAN);
-    Floats found = other.call(sessions, {1}, {{0, 0, 263}}, true);
-    found.resize(wanted.size());
-    EXPECT_TRUE(bit_equal(found, wanted)) << h.D;
-  }
+  for (const Heads& h : kHeads) expect_unseen_rows_change_nothing(device, h);
 }
 
 // Long enough for threads to share one row: the bits are those of a prompt on one thread.
@@ -318,26 +320,28 @@ TEST_P(PagedAttentionTest, MatchesTheReference) {
 }
 
 // However a text is cut between calls, wherever its pages lie and whatever runs concurrently.
+void expect_bits_of_rows(KernelDevice& device, const Heads& h, DType dtype) {
+  std::mt19937_64 random(8);
+  const std::vector<Session> sessions = {make_session(random, h, 600), make_session(random, h, 90)};
+  const size_t width = h.H * h.D;
+  Pages whole(device, h, dtype, 2, 10, 1);
+  const Floats wanted = whole.call(sessions, {1, 2}, {{0, 0, 600}}, true);
+  Pages cut(device, h, dtype, 2, 10, 9);
+  Floats found;
+  const int cuts[] = {0, 1, 2, 63, 64, 200, 256, 257, 258, 511, 513, 599, 600};
+  for (size_t c = 0; c + 1 < std::size(cuts); ++c) {
+    const int other = static_cast<int>(c) * 7;
+    const Floats both =
+        cut.call(sessions, {2, 1}, {{1, other, other + 6}, {0, cuts[c], cuts[c + 1]}}, true);
+    found.insert(found.end(), both.begin() + static_cast<ptrdiff_t>(6 * width), both.end());
+  }
+  EXPECT_TRUE(bit_equal(found, wanted)) << h.H << " " << h.D << " " << name_of(dtype);
+}
+
 TEST_P(PagedAttentionTest, BitsFollowFromTheRowAndItsKeys) {
   KernelDevice device = make_device();
-  std::mt19937_64 random(8);
-  const Heads h{6, 2, 24};
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    const std::vector<Session> sessions = {make_session(random, h, 600),
-                                           make_session(random, h, 90)};
-    const size_t width = h.H * h.D;
-    Pages whole(device, h, dtype, 2, 10, 1);
-    const Floats wanted = whole.call(sessions, {1, 2}, {{0, 0, 600}}, true);
-    Pages cut(device, h, dtype, 2, 10, 9);
-    Floats found;
-    const int cuts[] = {0, 1, 2, 63, 64, 200, 256, 257, 258, 511, 513, 599, 600};
-    for (size_t c = 0; c + 1 < std::size(cuts); ++c) {
-      const int other = static_cast<int>(c) * 7;
-      const Floats both =
-          cut.call(sessions, {2, 1}, {{1, other, other + 6}, {0, cuts[c], cuts[c + 1]}}, true);
-      found.insert(found.end(), both.begin() + static_cast<ptrdiff_t>(6 * width), both.end());
-    }
-    EXPECT_TRUE(bit_equal(found, wanted)) << name_of(dtype);
+    expect_bits_of_rows(device, {6, 2, 24}, dtype);
   }
 }
 
@@ -395,24 +399,49 @@ TEST_P(PagedAttentionTest, PagesMayBeShared) {
 }
 
 // Sequences that have ended have slot 0, whatever their position is.
+void expect_zeros_of_slot_zero(KernelDevice& device, const Heads& h, DType dtype, int rows) {
+  std::mt19937_64 random(10);
+  const std::vector<Session> sessions = {make_session(random, h, 400)};
+  Pages pages(device, h, dtype, 1, 2, 1);  // of 128 tokens
+  const Floats found = pages.call(sessions, {0}, {{0, 400 - rows, 400}}, false);
+  EXPECT_EQ(found, Floats(found.size(), 0.0f));
+}
+
 TEST_P(PagedAttentionTest, SlotZeroIsNeitherReadNorWritten) {
   KernelDevice device = make_device();
-  std::mt19937_64 random(10);
-  const Heads h{2, 1, 8};
-  const std::vector<Session> sessions = {make_session(random, h, 400)};
-  Pages pages(device, h, DType::kF32, 1, 2, 1);  // of 128 tokens
-  const Floats found = pages.call(sessions, {0}, {{0, 390, 400}}, false);
-  EXPECT_EQ(found, Floats(found.size(), 0.0f));
+  expect_zeros_of_slot_zero(device, {2, 1, 8}, DType::kF32, 10);
 }
 
 RECURVE_ON_EACH_DEVICE(PagedAttentionTest);
 RECURVE_ON_CUDA(PagedAttentionTest);
 
-class ManyPagedSessionsTest : public DeviceTest {};
+class PagedAttentionOnGpuTest : public DeviceTest {};
+
+// So many heads that prompts of some hundred rows have tiles for most multiprocessors, and large
+// tiles attend to them; smaller tiles or steps to some rows.
+const Heads kManyHeads[] = {{64, 16, 64}, {64, 16, 128}, {64, 16, 256}};
+
+TEST_P(PagedAttentionOnGpuTest, BitsFollowFromTheRowAndItsKeys) {
+  KernelDevice device = make_device();
+  for (const Heads& h : {Heads{8, 2, 64}, Heads{8, 1, 128}, Heads{8, 2, 256}}) {
+    expect_bits_of_rows(device, h, DType::kBF16);
+  }
+  for (const Heads& h : kManyHeads) expect_bits_of_rows(device, h, DType::kBF16);
+}
+
+TEST_P(PagedAttentionOnGpuTest, LaterRowsChangeNothing) {
+  KernelDevice device = make_device();
+  for (const Heads& h : kManyHeads) expect_unseen_rows_change_nothing(device, h);
+}
+
+TEST_P(PagedAttentionOnGpuTest, SlotZeroIsNeitherReadNorWritten) {
+  KernelDevice device = make_device();
+  for (const Heads& h : kManyHeads) expect_zeros_of_slot_zero(device, h, DType::kBF16, 399);
+}
 
 // More parts than the memory of a stream holds. All sessions have the same pages, into which they
 // store the same token.
-TEST_P(ManyPagedSessionsTest, StepsHaveTheBitsOfPrompts) {
+TEST_P(PagedAttentionOnGpuTest, StepsHaveTheBitsOfPrompts) {
   KernelDevice device = make_device();
   std::mt19937_64 random(16);
   const Heads h{16, 1, 256};
@@ -434,8 +463,8 @@ TEST_P(ManyPagedSessionsTest, StepsHaveTheBitsOfPrompts) {
   }
 }
 
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ManyPagedSessionsTest);
-RECURVE_ON_CUDA(ManyPagedSessionsTest);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(PagedAttentionOnGpuTest);
+RECURVE_ON_CUDA(PagedAttentionOnGpuTest);
 
 // A page that a session does not have is a bug of the caller: it is never read or written.
 TEST(PagedAttentionDeathTest, PagesThatASessionDoesNotHaveEndTheProcess) {

@@ -75,38 +75,39 @@ __device__ inline void wait_for_products() {
   RECURVE_OUTPUTS_96, RECURVE_OUT4(96), RECURVE_OUT4(100), RECURVE_OUT4(104), RECURVE_OUT4(108), \
       RECURVE_OUT4(112), RECURVE_OUT4(116), RECURVE_OUT4(120), RECURVE_OUT4(124)
 // columns = 2 registers; b_, adds_: the numbers of these operands, which follow those of d and a;
-// across: whether both operands are such of operand_across().
-#define RECURVE_MULTIPLY(name, columns, registers, b_, adds_, across)                      \
-  __device__ inline void name(float(&d)[registers], uint64_t a, uint64_t b, int adds) {    \
-    asm volatile(                                                                          \
-        "{\n"                                                                              \
-        ".reg .pred p;\n"                                                                  \
-        "setp.ne.b32 p, %" #adds_                                                          \
-        ", 0;\n"                                                                           \
-        "wgmma.mma_async.sync.aligned.m64n" #columns                                       \
-        "k16.f32.bf16.bf16 {" RECURVE_NAMES_##registers "}, %" #registers ", %" #b_        \
-                                                        ", p, 1, 1, " #across ", " #across \
-                                                        ";\n"                              \
-                                                        "}"                                \
-        : RECURVE_OUTPUTS_##registers                                                      \
-        : "l"(a), "l"(b), "r"(adds));                                                      \
+// across_a, across_b: whether the operand is one of operand_across().
+#define RECURVE_MULTIPLY(name, columns, registers, b_, adds_, across_a, across_b)              \
+  __device__ inline void name(float(&d)[registers], uint64_t a, uint64_t b, int adds) {        \
+    asm volatile(                                                                              \
+        "{\n"                                                                                  \
+        ".reg .pred p;\n"                                                                      \
+        "setp.ne.b32 p, %" #adds_                                                              \
+        ", 0;\n"                                                                               \
+        "wgmma.mma_async.sync.aligned.m64n" #columns                                           \
+        "k16.f32.bf16.bf16 {" RECURVE_NAMES_##registers "}, %" #registers ", %" #b_            \
+                                                        ", p, 1, 1, " #across_a ", " #across_b \
+                                                        ";\n"                                  \
+                                                        "}"                                    \
+        : RECURVE_OUTPUTS_##registers                                                          \
+        : "l"(a), "l"(b), "r"(adds));                                                          \
   }
 
-RECURVE_MULTIPLY(multiply, 8, 4, 5, 6, 0)
-RECURVE_MULTIPLY(multiply, 16, 8, 9, 10, 0)
-RECURVE_MULTIPLY(multiply, 32, 16, 17, 18, 0)
-RECURVE_MULTIPLY(multiply, 64, 32, 33, 34, 0)
-RECURVE_MULTIPLY(multiply, 80, 40, 41, 42, 0)
-RECURVE_MULTIPLY(multiply, 96, 48, 49, 50, 0)
-RECURVE_MULTIPLY(multiply, 128, 64, 65, 66, 0)
-RECURVE_MULTIPLY(multiply, 144, 72, 73, 74, 0)
-RECURVE_MULTIPLY(multiply, 160, 80, 81, 82, 0)
-RECURVE_MULTIPLY(multiply, 176, 88, 89, 90, 0)
-RECURVE_MULTIPLY(multiply, 192, 96, 97, 98, 0)
-RECURVE_MULTIPLY(multiply, 256, 128, 129, 130, 0)
+RECURVE_MULTIPLY(multiply, 8, 4, 5, 6, 0, 0)
+RECURVE_MULTIPLY(multiply, 16, 8, 9, 10, 0, 0)
+RECURVE_MULTIPLY(multiply, 32, 16, 17, 18, 0, 0)
+RECURVE_MULTIPLY(multiply, 64, 32, 33, 34, 0, 0)
+RECURVE_MULTIPLY(multiply, 80, 40, 41, 42, 0, 0)
+RECURVE_MULTIPLY(multiply, 96, 48, 49, 50, 0, 0)
+RECURVE_MULTIPLY(multiply, 128, 64, 65, 66, 0, 0)
+RECURVE_MULTIPLY(multiply, 144, 72, 73, 74, 0, 0)
+RECURVE_MULTIPLY(multiply, 160, 80, 81, 82, 0, 0)
+RECURVE_MULTIPLY(multiply, 176, 88, 89, 90, 0, 0)
+RECURVE_MULTIPLY(multiply, 192, 96, 97, 98, 0, 0)
+RECURVE_MULTIPLY(multiply, 256, 128, 129, 130, 0, 0)
 
-RECURVE_MULTIPLY(multiply_across, 64, 32, 33, 34, 1)
-RECURVE_MULTIPLY(multiply_across, 128, 64, 65, 66, 1)
+RECURVE_MULTIPLY(multiply_across, 64, 32, 33, 34, 1, 1)
+RECURVE_MULTIPLY(multiply_across, 128, 64, 65, 66, 1, 1)
+RECURVE_MULTIPLY(multiply_by_across, 64, 32, 33, 34, 0, 1)
 
 // The same with A in registers, as in an m16n8k16 product of each warp's 16 rows (sm80/tile.cuh).
 // The registers may not change while the product is on its way. a1 to a4: the numbers of A's.
@@ -128,6 +129,7 @@ RECURVE_MULTIPLY(multiply_across, 128, 64, 65, 66, 1)
 
 RECURVE_MULTIPLY_HELD(multiply, 64, 32, 32, 33, 34, 35, 36, 37, 1)
 RECURVE_MULTIPLY_HELD(multiply, 128, 64, 64, 65, 66, 67, 68, 69, 1)
+RECURVE_MULTIPLY_HELD(multiply, 256, 128, 128, 129, 130, 131, 132, 133, 1)
 
 RECURVE_MULTIPLY_HELD(multiply_held, 8, 4, 4, 5, 6, 7, 8, 9, 0)
 RECURVE_MULTIPLY_HELD(multiply_held, 16, 8, 8, 9, 10, 11, 12, 13, 0)

@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads) attend_kernel(PagedAttentionArgs a) 
     }
   }
   for (int d = threadIdx.x; d < a.D; d += kThreads) {
-    o[d] = finished(all[d], sums.weights, gate_of(a, row, head, d));
+    o[d] = finished(all[d], sums.reciprocal(), gate_of(a, row, head, d));
   }
 }
 

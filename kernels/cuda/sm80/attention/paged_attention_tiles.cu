@@ -5,6 +5,7 @@
 #include "kernels/cuda/sm80/attention/paged_attention.h"
 #include "kernels/cuda/sm80/attention/pages.cuh"
 #include "kernels/cuda/sm80/attention/part_sums.cuh"
+#include "kernels/cuda/sm80/attention/query_tiles.cuh"
 #include "kernels/cuda/sm80/attention/tile_values.cuh"
 #include "kernels/cuda/sm80/tile.cuh"
 
@@ -20,8 +21,6 @@
 namespace recurve::cuda::sm80 {
 namespace {
 
-constexpr int kPage = static_cast<int>(kPageTokens);
-constexpr int kPartPages = kAttentionPart / kPage;
 constexpr int kKeyWarps = 4;                  // side by side along the keys of a page
 constexpr int kWarpKeys = kPage / kKeyWarps;  // of a warp, as two tiles of 8
 
@@ -42,119 +41,6 @@ struct Shape {
     uint16_t pages[kBuffers][kPageValues];  // keys (kD, kPage), values (kPage, kD)
     float largest[kKeyWarps][kQueries], weights_of_warps[kKeyWarps][kQueries];
   };
-};
-
-// Rows [begin, end) of a sequence, at these positions. Parts of all its rows before `row`.
-struct Sequence {
-  int begin, end, slot;
-  int position;  // of the first row
-
-  __device__ int64_t parts_before(int64_t row) const {
-    return parts_to(position + (row - begin)) - parts_to(position);
-  }
-
- private:
-  // Of rows at positions 0 to `count` - 1.
-  __device__ static int64_t parts_to(int64_t count) {
-    const int64_t full = count / kAttentionPart, rest = count % kAttentionPart;
-    return kAttentionPart * (full * (full + 1) / 2) + rest * (full + 1);
-  }
-};
-__device__ Sequence sequence_at(const PagedAttentionArgs& a, int number) {
-  const int begin = a.seqs.begin[number];
-  return {begin, a.seqs.begin[number + 1], a.seqs.slot[number], a.position[begin]};
-}
-
-// The parts of all rows of sequences before this one. All threads.
-__device__ int64_t parts_before(const PagedAttentionArgs& a, int number) {
-  __shared__ unsigned long long all;
-  if (threadIdx.x == 0) all = 0;
-  __syncthreads();
-  for (int i = threadIdx.x; i < number; i += blockDim.x) {
-    const Sequence seq = sequence_at(a, i);
-    if (seq.slot != 0) {
-      atomicAdd(&all, static_cast<unsigned long long>(seq.parts_before(seq.end)));
-    }
-  }
-  __syncthreads();
-  return static_cast<int64_t>(all);
-}
-
-// What parts leave where several blocks share the parts of a tile: of each part of each row, in
-// their order, the bound of scores, the sum of weights and D sums of values of each head. Sequences
-// whose parts are more than the memory has are attended to by one block a tile.
-struct PartMemory {
-  float* data;
-  int64_t parts;  // that there is memory for
-  int splits;     // blocks of a tile; 1: none of this is used
-
-  __device__ bool has(int64_t before, const Sequence& seq) const {
-    return before + seq.parts_before(seq.end) <= parts;
-  }
-  __device__ float* at(const PagedAttentionArgs& a, int64_t part, int head) const {
-    return data + (part * a.H + head) * (a.D + 2);
-  }
-};
-
-// Queries [first, first + count) of a sequence and a head of keys.
-struct Tile {
-  Sequence seq;
-  int number;  // of the sequence
-  int shared_by, key_head;
-  int first, count;
-
-  __device__ int64_t row(int query) const { return seq.begin + (first + query) / shared_by; }
-  __device__ int head(int query) const {
-    return key_head * shared_by + (first + query) % shared_by;
-  }
-  __device__ int position(int query) const {
-    return seq.position + (first + min(query, count - 1)) / shared_by;
-  }
-};
-
-// Tiles before that of a sequence's first query: at least as many as there are, whatever the
-// lengths of sequences are, so that a launch does not depend on them.
-template <int kQueries>
-__host__ __device__ int64_t tiles_before(int64_t rows, int shared_by, int sequences) {
-  return rows * shared_by / kQueries + sequences;
-}
-
-// The last tiles, which have most to do, come first.
-template <int kQueries>
-__device__ Tile tile_of(const PagedAttentionArgs& a) {
-  const int64_t block = gridDim.x - 1 - blockIdx.x, tile = block / a.HK;
-  const int shared_by = a.H / a.HK;
-  int low = 0, high = a.seqs.num_seqs;
-  while (high - low > 1) {
-    const int middle = (low + high) / 2;
-    const bool before = tiles_before<kQueries>(a.seqs.begin[middle], shared_by, middle) <= tile;
-    (before ? low : high) = middle;
-  }
-  const Sequence seq = sequence_at(a, low);
-  const int64_t first = (tile - tiles_before<kQueries>(seq.begin, shared_by, low)) * kQueries;
-  const int64_t queries = static_cast<int64_t>(seq.end - seq.begin) * shared_by;
-  const int64_t count = min(queries - first, static_cast<int64_t>(kQueries));
-  return {seq,
-          low,
-          shared_by,
-          static_cast<int>(block % a.HK),
-          static_cast<int>(first),
-          static_cast<int>(count)};
-}
-
-// The pages that a block goes through: all of parts first, first + step ...
-struct PageWalk {
-  int first, step;
-  int parts, count;  // parts of the tile's last query, and pages of this block
-
-  __device__ PageWalk(int first_part, int every, int last_position)
-      : first(first_part), step(every), parts(last_position / kAttentionPart + 1) {
-    const int mine = first < parts ? (parts - 1 - first) / step + 1 : 0;
-    const bool has_last = mine > 0 && first + (mine - 1) * step == parts - 1;
-    count = mine * kPartPages - (has_last ? parts * kPartPages - (last_position / kPage + 1) : 0);
-  }
-  __device__ int part(int i) const { return first + i / kPartPages * step; }
-  __device__ int page(int i) const { return part(i) * kPartPages + i % kPartPages; }
 };
 
 // A block's work on its tile. Warps have 16 kTiles queries each; of these they compute the products
@@ -329,13 +215,10 @@ class TileBlock {
     }
   }
 
-  // The products of each part of queries are summed by themselves: the tensor cores round sums
-  // towards zero.
   __device__ void multiply_keys(const uint16_t* keys, float (&scores)[S::kTiles][2][4]) {
     const TileMatrix<S::kD> q[2] = {TileMatrix<S::kD>(s_.q[0]), TileMatrix<S::kD>(s_.q[1])};
     const TileMatrix<kPage> k(keys);
-    float small[S::kTiles][2][4];
-    for_each_score([&](int t, int n, int c) { scores[t][n][c] = small[t][n][c] = 0; });
+    for_each_score([&](int t, int n, int c) { scores[t][n][c] = 0; });
 #pragma unroll 4
     for (int d = 0; d < S::kD; d += 16) {
       uint32_t b[4];
@@ -343,17 +226,14 @@ class TileBlock {
 #pragma unroll
       for (int t = 0; t < S::kTiles; ++t) {
 #pragma unroll
-        for (int part = 0; part < 2; ++part) {
+        for (int part = 1; part >= 0; --part) {
           uint32_t a[4];
           q[part].load_left(a, first_query_ + 16 * t, d);
-          float(&sums)[2][4] = part == 0 ? scores[t] : small[t];
-          multiply_bf16(sums[0], a, b[0], b[1]);
-          multiply_bf16(sums[1], a, b[2], b[3]);
+          multiply_bf16(scores[t][0], a, b[0], b[1]);
+          multiply_bf16(scores[t][1], a, b[2], b[3]);
         }
       }
     }
-    for_each_score(
-        [&](int t, int n, int c) { scores[t][n][c] = __fadd_rn(scores[t][n][c], small[t][n][c]); });
   }
   template <typename Visit>
   __device__ static void for_each_score(Visit visit) {
@@ -497,7 +377,7 @@ class TileBlock {
       const int head = tile_.head(query);
       for_each_channel(i, [&](int n, int c, int d) {
         a_.o[(row * a_.H + head) * a_.D + d] =
-            finished(all[i / 2][n][c], joined[i].weights, gate_of(a_, row, head, d));
+            finished(all[i / 2][n][c], joined[i].reciprocal(), gate_of(a_, row, head, d));
       });
     });
   }
@@ -519,7 +399,8 @@ __global__ void __launch_bounds__(S::kThreads)
   extern __shared__ uint4 bytes[];
   let_next_start();
   wait_for_previous();
-  const Tile tile = tile_of<S::kQueries>(a);
+  // The last tiles, which have most to do, come first.
+  const Tile tile = tile_of<S::kQueries>(a, gridDim.x - 1 - blockIdx.x);
   if (tile.count <= 0) return;
   const int split = static_cast<int>(blockIdx.y);
   if (tile.seq.slot == 0) {
@@ -580,7 +461,7 @@ __global__ void __launch_bounds__(kJoinThreads)
 #pragma unroll
   for (int i = 0; i < kMine; ++i) {
     const int d = i * kJoinThreads + static_cast<int>(threadIdx.x);
-    if (d < a.D) o[d] = finished(all[i], sums.weights, gate_of(a, row, head, d));
+    if (d < a.D) o[d] = finished(all[i], sums.reciprocal(), gate_of(a, row, head, d));
   }
 }
 
@@ -624,8 +505,7 @@ void launch(const PagedAttentionArgs& a, Stream& stream) {
 // more.
 template <int kD>
 void launch_channels(const PagedAttentionArgs& a, Stream& stream) {
-  constexpr size_t kReserved = 64;  // static
-  const size_t most = most_shared_memory("paged_attention") - kReserved;
+  const size_t most = most_shared_memory("paged_attention");
   const bool small = static_cast<int64_t>(a.seqs.max_len) * (a.H / a.HK) <= 16;
   const auto fits = [&]<typename S>() {
     if (sizeof(typename S::Shared) > most) return false;

@@ -41,6 +41,9 @@ struct PartScales {
 struct PartSums {
   float bound = -INFINITY, weights = 0;
 
+  // What sums of values are multiplied by in the end.
+  __device__ float reciprocal() const { return __fdiv_rn(1.0f, weights); }
+
   __device__ PartScales join(bool first, float part_bound, float part_weights) {
     if (first) {
       bound = part_bound;
@@ -66,12 +69,17 @@ __device__ inline const float* gate_of(const PagedAttentionArgs& a, int64_t row,
   return a.gate + row * a.gate_stride + head * a.gate_head_stride + d;
 }
 
-// An output. Sums with a value that is not finite are NaN, whichever weights it met on the way, and
-// zeros have one sign. A function that is called: it is the same code wherever it is needed.
-static __device__ __noinline__ float finished(float sum, float weights, const float* gate) {
-  const float o = __fadd_rn(__fdiv_rn(sum, weights), 0.0f);
+// Multiplies by the gate. A function that is called: it is the same code wherever it is needed.
+static __device__ __noinline__ float gated(float o, float gate) {
+  return __fmul_rn(o, sigmoid(gate));
+}
+
+// An output: sum times the reciprocal of the sum of weights. Sums with a value that is not finite
+// are NaN, whichever weights it met on the way, and zeros have one sign.
+__device__ inline float finished(float sum, float reciprocal, const float* gate) {
+  const float o = __fadd_rn(__fmul_rn(sum, reciprocal), 0.0f);
   if (!isfinite(o)) return NAN;
-  return gate == nullptr ? o : __fmul_rn(o, sigmoid(*gate));
+  return gate == nullptr ? o : gated(o, *gate);
 }
 
 }  // namespace recurve::cuda::sm80

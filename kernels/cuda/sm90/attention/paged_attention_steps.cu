@@ -19,8 +19,6 @@ namespace {
 
 using namespace attention_steps;  // NOLINT: this kernel's own
 
-constexpr int kBlocksForEach = 2;  // of a multiprocessor
-
 // What the warp that copies does.
 template <int kD>
 __device__ void load_pages(const PagedAttentionArgs& a, const CUtensorMap& keys,
@@ -39,16 +37,7 @@ __device__ void load_pages(const PagedAttentionArgs& a, const CUtensorMap& keys,
     }
     return pages;
   };
-  Ring<Shared<kD>::kStages> ring;
-  const auto fill = [&](auto load) {
-    wait(&s.empty[ring.stage], ring.parity ^ 1);
-    if (lane == 0) {
-      arrive_expecting(&s.full[ring.stage], Shared<kD>::kBytes);
-      load(s.stages[ring.stage], &s.full[ring.stage]);
-    }
-    __syncwarp();
-    ring.step();
-  };
+  PageRing<Shared<kD>::kStages> ring;
   Pages next{};
   if (walk.has_unit()) next = pages_of(walk);
   while (walk.has_unit()) {
@@ -58,10 +47,10 @@ __device__ void load_pages(const PagedAttentionArgs& a, const CUtensorMap& keys,
     for (int i = 0; i < pages.count; ++i) {
       const int key_page = __shfl_sync(0xffffffffu, pages.keys, i);
       const int value_page = __shfl_sync(0xffffffffu, pages.values, i);
-      fill([&](void* to, Barrier* full) {
+      fill_stage(s, ring, [&](void* to, Barrier* full) {
         load_boxes(to, keys, key_page, pages.head * kD, full, Keep::kFirstOut);
       });
-      fill([&](void* to, Barrier* full) {
+      fill_stage(s, ring, [&](void* to, Barrier* full) {
         load_page_boxes(to, values, value_page, pages.head * kPage, full, Keep::kFirstOut);
       });
     }
@@ -70,7 +59,7 @@ __device__ void load_pages(const PagedAttentionArgs& a, const CUtensorMap& keys,
 
 // As many blocks as the card holds at once.
 template <int kD>
-__global__ void __launch_bounds__(kThreads, kBlocksForEach)
+__global__ void __launch_bounds__(kThreads, Shared<kD>::kBlocks)
     attend_steps_kernel(const __grid_constant__ CUtensorMap keys,
                         const __grid_constant__ CUtensorMap values,
                         const __grid_constant__ PagedAttentionArgs a,
@@ -99,6 +88,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksForEach)
 }
 
 constexpr int kJoinThreads = 128;
+constexpr int kJoinedAtOnce = 16;  // parts whose sums a thread loads before it joins the first
 
 // Blocks: rows x heads. Threads have two channels each. The bounds of kJoinThreads parts are found
 // at once, so no value waits for a scale.
@@ -111,11 +101,14 @@ __global__ void __launch_bounds__(kJoinThreads)
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpSize;
   const int64_t row = blockIdx.x / a.H;
   const int head = static_cast<int>(blockIdx.x % a.H), shared_by = a.H / a.HK;
-  const int number = sm80::sequence_of(a.seqs, row);
+  const bool single = a.seqs.rows == a.seqs.num_seqs;  // rows
+  const int number = single ? static_cast<int>(row) : sm80::sequence_of(a.seqs, row);
   const int before = memory.units_before[number], after = memory.units_before[number + 1];
   const int all_units = memory.units_before[a.seqs.num_seqs];
-  const int begin = a.seqs.begin[number], position = a.position[row];
+  const int begin = a.seqs.begin[number], end = a.seqs.begin[number + 1];
+  const int position = a.position[row];
   float* const o = a.o + (row * a.H + head) * a.D;
+  if (!has_few_queries(a, end - begin)) return;
   if (before == after) {
     for (int d = thread; d < a.D; d += kJoinThreads) o[d] = 0;
     return;
@@ -130,6 +123,15 @@ __global__ void __launch_bounds__(kJoinThreads)
   float2 all = make_float2(0, 0);
   for (int first = 0; first < parts; first += kJoinThreads, part += kJoinThreads * step) {
     const int count = min(kJoinThreads, parts - first);
+    float2 sums[kJoinedAtOnce] = {};
+    const auto load_sums = [&](int p) {
+#pragma unroll
+      for (int i = 0; i < kJoinedAtOnce; ++i) {
+        if (p + i >= count || d >= a.D) continue;
+        sums[i] = *reinterpret_cast<const float2*>(part + (p + i) * step + 2 + d);
+      }
+    };
+    load_sums(0);
     const float mine = thread < count ? part[thread * step] : -INFINITY;
     weights_of[thread] = thread < count ? part[thread * step + 1] : 0;
     float joined = mine;
@@ -157,20 +159,23 @@ __global__ void __launch_bounds__(kJoinThreads)
                          : sm80::PartScales{sm80::power_of_two(__fsub_rn(ahead, joined)),
                                             sm80::power_of_two(__fsub_rn(mine, joined))};
     __syncthreads();
-#pragma unroll 8
-    for (int p = 0; p < count; ++p) {
-      const sm80::PartScales scale = scales[p];
-      weights = scale.join(weights, weights_of[p]);
-      if (d >= a.D) continue;
-      const float2 sums = *reinterpret_cast<const float2*>(part + p * step + 2 + d);
-      all.x = scale.join(all.x, sums.x);
-      all.y = scale.join(all.y, sums.y);
+    for (int p = 0; p < count; p += kJoinedAtOnce) {
+      if (p > 0) load_sums(p);
+#pragma unroll
+      for (int i = 0; i < kJoinedAtOnce; ++i) {
+        if (p + i >= count) continue;
+        const sm80::PartScales scale = scales[p + i];
+        weights = scale.join(weights, weights_of[p + i]);
+        all.x = scale.join(all.x, sums[i].x);
+        all.y = scale.join(all.y, sums[i].y);
+      }
     }
     __syncthreads();
   }
   if (d >= a.D) return;
-  o[d] = sm80::finished(all.x, weights, sm80::gate_of(a, row, head, d));
-  o[d + 1] = sm80::finished(all.y, weights, sm80::gate_of(a, row, head, d + 1));
+  const float reciprocal = __fdiv_rn(1.0f, weights);
+  o[d] = sm80::finished(all.x, reciprocal, sm80::gate_of(a, row, head, d));
+  o[d + 1] = sm80::finished(all.y, reciprocal, sm80::gate_of(a, row, head, d + 1));
 }
 
 template <int kD>
@@ -179,13 +184,13 @@ void launch(const PagedAttentionArgs& a, Stream& stream) {
   const auto scratch = cuda_stream.scratch();
   const size_t header =
       ceil_div(sizeof(int) * (static_cast<size_t>(a.seqs.num_seqs) + 1), size_t{256}) * 256;
-  const int queries = a.seqs.max_len * (a.H / a.HK);
+  const int queries = std::min(kStepQueries, a.seqs.max_len * (a.H / a.HK));
   const size_t unit_bytes = sizeof(float) * static_cast<size_t>(queries) * (kD + 2);
   const UnitMemory memory{reinterpret_cast<int*>(scratch.data()),
                           reinterpret_cast<float*>(scratch.data() + header),
                           static_cast<int64_t>((scratch.size() - header) / unit_bytes), queries};
   const int64_t parts = ceil_div(int64_t{a.keys.most} * kPageTokens, int64_t{kAttentionPart});
-  const int64_t blocks = std::min(int64_t{kBlocksForEach} * cuda_stream.multiprocessors(),
+  const int64_t blocks = std::min(int64_t{Shared<kD>::kBlocks} * cuda_stream.multiprocessors(),
                                   parts * a.seqs.num_seqs * a.HK);
   const auto kernel = attend_steps_kernel<kD>;
   use(stream);

@@ -6,6 +6,7 @@
 #include "kernels/cuda/sm80/attention/tile_values.cuh"
 #include "kernels/cuda/sm80/tile.cuh"
 #include "kernels/cuda/sm90/async.cuh"
+#include "kernels/cuda/sm90/attention/page_ring.cuh"
 #include "kernels/cuda/sm90/attention/paged_attention.h"
 #include "kernels/cuda/sm90/attention/step_units.cuh"
 #include "kernels/cuda/sm90/bulk.cuh"
@@ -26,7 +27,10 @@ template <int kD>
 struct Shared {
   static constexpr int kValues = kPage * kD;  // of keys, or of values, of a page
   static constexpr uint32_t kBytes = sizeof(uint16_t) * kValues;
-  static constexpr int kStages = std::min<int>(8, (96 << 10) / kBytes);
+  // Of a multiprocessor. With 64 channels a page is read faster than it is multiplied by one warp
+  // after another, so more warps are needed.
+  static constexpr int kBlocks = kD == 64 ? 4 : 2;
+  static constexpr int kStages = std::min<int>(8, (192 << 10) / kBlocks / kBytes);
   alignas(1024) uint16_t stages[kStages][kValues];  // keys (kD, kPage); values by 64 channels
   uint16_t weights[2][kStepQueries * kPage];        // swizzled for TileMatrix
   uint4 queries[kD / 16][kWarpSize];                // smaller parts, as lanes multiply them
@@ -34,37 +38,6 @@ struct Shared {
   ShareMemory share;
   Barrier full[kStages], empty[kStages];
 };
-
-// Where a thread is in the ring of stages.
-template <int kStages>
-struct Ring {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ void step() {
-    if (++stage < kStages) return;
-    stage = 0;
-    parity ^= 1;
-  }
-};
-
-__device__ inline void sync_tile() {
-  asm volatile("bar.sync 1, %0;" ::"n"(kTileThreads) : "memory");
-}
-// The same; whether the condition holds for any thread.
-__device__ inline bool sync_tile_or(bool condition) {
-  uint32_t any;
-  asm volatile(
-      "{\n"
-      ".reg .pred p, q;\n"
-      "setp.ne.u32 p, %1, 0;\n"
-      "bar.red.or.pred q, 1, %2, p;\n"
-      "selp.u32 %0, 1, 0, q;\n"
-      "}"
-      : "=r"(any)
-      : "r"(static_cast<uint32_t>(condition)), "n"(kTileThreads)
-      : "memory");
-  return any != 0;
-}
 
 // What the warps that multiply do. Each has the scores of kWarpKeys keys of a page, then the sums
 // of kChannels channels. A lane has the queries g and g + 8, see sm80/tile.cuh.
@@ -146,12 +119,12 @@ class StepTile {
   }
   // Writes this warp's steps once all have read what was there.
   __device__ void share_queries(const uint4 (&mine)[kSteps / kWarps]) {
-    sync_tile();
+    sync_multiplying<kTileThreads>();
 #pragma unroll
     for (int i = 0; i < kSteps / kWarps; ++i) {
       s_.queries[kWarps * i + warp_][threadIdx.x % kWarpSize] = mine[i];
     }
-    sync_tile();
+    sync_multiplying<kTileThreads>();
   }
 
   __device__ void begin_part() {
@@ -168,38 +141,28 @@ class StepTile {
     float scores[2][4];
     wait(&s_.full[ring_.stage], ring_.parity);
     multiply_keys(s_.stages[ring_.stage], scores);
-    release_stage();
+    release_stage(s_, ring_);
     weigh(first_key, scores);
     wait(&s_.full[ring_.stage], ring_.parity);
     sync_and_clear_unbounded(s_.stages[ring_.stage], first_key);
     add_values(s_.stages[ring_.stage]);
-    release_stage();
-  }
-  __device__ void release_stage() {
-    __syncwarp();
-    if (threadIdx.x % kWarpSize == 0) arrive(&s_.empty[ring_.stage]);
-    ring_.step();
+    release_stage(s_, ring_);
   }
 
   __device__ void multiply_keys(const uint16_t* keys, float (&scores)[2][4]) const {
     const TileMatrix<kPage> k(keys);
-    float small[2][4];
 #pragma unroll
-    for (int c = 0; c < 8; ++c) scores[c / 4][c % 4] = small[c / 4][c % 4] = 0;
+    for (int c = 0; c < 8; ++c) scores[c / 4][c % 4] = 0;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       uint32_t b[4];
       k.load_right_as_it_lies(b, 16 * step, kWarpKeys * warp_);
-      multiply_bf16(scores[0], large_q_[step], b[0], b[1]);
-      multiply_bf16(scores[1], large_q_[step], b[2], b[3]);
       const uint4 q = s_.queries[step][threadIdx.x % kWarpSize];
       const uint32_t small_q[4] = {q.x, q.y, q.z, q.w};
-      multiply_bf16(small[0], small_q, b[0], b[1]);
-      multiply_bf16(small[1], small_q, b[2], b[3]);
-    }
-#pragma unroll
-    for (int c = 0; c < 8; ++c) {
-      scores[c / 4][c % 4] = __fadd_rn(scores[c / 4][c % 4], small[c / 4][c % 4]);
+      multiply_bf16(scores[0], small_q, b[0], b[1]);
+      multiply_bf16(scores[1], small_q, b[2], b[3]);
+      multiply_bf16(scores[0], large_q_[step], b[0], b[1]);
+      multiply_bf16(scores[1], large_q_[step], b[2], b[3]);
     }
   }
 
@@ -219,7 +182,7 @@ class StepTile {
       largest = sm80::quad_max(largest);
       if (lane_column_ == 0) s_.largest[warp_][query(i)] = largest;
     }
-    sync_tile();
+    sync_multiplying<kTileThreads>();
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       float largest = s_.largest[0][query(i)];
@@ -257,7 +220,7 @@ class StepTile {
   // that no query sees may be anything.
   __device__ void sync_and_clear_unbounded(uint16_t* values, int first_key) {
     constexpr int kPieces = kD / 8;
-    if (first_key + kPage - 1 <= session_.position) return sync_tile();
+    if (first_key + kPage - 1 <= session_.position) return sync_multiplying<kTileThreads>();
     bool found = false;
     for (int x = threadIdx.x; x < kPage * kPieces; x += kTileThreads) {
       const int token = x / kPieces;
@@ -265,11 +228,11 @@ class StepTile {
       const uint16_t* piece = values + stored_at(token, x % kPieces);
       found |= sm80::has_unbounded(*reinterpret_cast<const uint4*>(piece));
     }
-    if (!sync_tile_or(found)) return;
+    if (!sync_multiplying_or<kTileThreads>(found)) return;
     for (int token = 0; token < kPage; ++token) {
       if (first_key + token > session_.position) spoil_sums(values, token, first_key + token);
     }
-    sync_tile();
+    sync_multiplying<kTileThreads>();
     for (int x = threadIdx.x; x < kPage * kPieces; x += kTileThreads) {
       const int token = x / kPieces;
       if (first_key + token <= session_.position) continue;
@@ -277,7 +240,7 @@ class StepTile {
       piece = sm80::bounded(piece);
     }
     show_to_copies();  // before the copy engine writes there again
-    sync_tile();
+    sync_multiplying<kTileThreads>();
   }
   __device__ void spoil_sums(const uint16_t* values, int token, int key) {
 #pragma unroll
@@ -322,7 +285,7 @@ class StepTile {
       const float sum = sm80::quad_sum(weights_[i]);
       if (lane_column_ == 0) s_.weights_of_warps[warp_][query(i)] = sum;
     }
-    sync_tile();
+    sync_multiplying<kTileThreads>();
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       weights_[i] = s_.weights_of_warps[0][query(i)];
@@ -376,7 +339,7 @@ class StepTile {
             continue;
           }
           const float* gate = sm80::gate_of(a_, row(query), head(query), d);
-          o[d] = sm80::finished(joined, joined_[i].weights, gate);
+          o[d] = sm80::finished(joined, joined_[i].reciprocal(), gate);
         }
       }
     });
@@ -386,7 +349,7 @@ class StepTile {
   const UnitMemory& memory_;
   Shared<kD>& s_;
   const int warp_, lane_row_, lane_column_, shared_by_;
-  Ring<Shared<kD>::kStages> ring_;
+  PageRing<Shared<kD>::kStages> ring_;
   Session session_;
   int key_head_, count_;
   int positions_[2];

@@ -1,16 +1,17 @@
 #pragma once
-#include "kernels/cuda/common/math.cuh"
-#include "kernels/ops/paged_attention.h"
+#include "kernels/cuda/sm80/attention/query_tiles.cuh"
+#include "kernels/cuda/sm90/attention/paged_attention.h"
 
 // How the keys of all sequences are shared over blocks: see paged_attention_steps.cu.
 namespace recurve::cuda::sm90::attention_steps {
 
-constexpr int kPage = static_cast<int>(kPageTokens);
-constexpr int kPartPages = kAttentionPart / kPage;
+using sm80::kPage;
+using sm80::kPartPages;
+
 constexpr int kWarps = 4;  // of products; one more copies
 constexpr int kTileThreads = kWarpSize * kWarps, kThreads = kTileThreads + kWarpSize;
 
-// The rows of a sequence that a call brings.
+// The rows of a sequence that a call brings: none where its queries are too many for steps.
 struct Session {
   int begin, rows, slot, position;  // position: of the first row
 
@@ -23,7 +24,8 @@ __device__ inline Session session_at(const PagedAttentionArgs& a, int number) {
   const bool single = a.seqs.rows == a.seqs.num_seqs;  // rows
   const int begin = single ? number : a.seqs.begin[number];
   const int end = single ? number + 1 : a.seqs.begin[number + 1];
-  return {begin, end - begin, a.seqs.slot[number], begin < end ? a.position[begin] : 0};
+  if (!single && (begin == end || !has_few_queries(a, end - begin))) return {begin, 0, 0, 0};
+  return {begin, end - begin, a.seqs.slot[number], a.position[begin]};
 }
 
 // What blocks leave of each unit: of each query the bound of scores, the sum of weights and D sums
