@@ -314,7 +314,9 @@ TEST_P(PagesTest, ATenantHasNoMorePagesThanItsQuota) {
   EXPECT_GE(most, kQuota - 1) << "or the test says nothing";
   for (const auto& [asked, answer] : answers) {
     answer->take();
-    if (asked.session.empty()) EXPECT_EQ(answer->bits(), alone(asked));
+    if (asked.session.empty()) {
+      EXPECT_EQ(answer->bits(), alone(asked));
+    }
     EXPECT_EQ(answer->reason(), EndReason::kLength);
   }
   for (size_t c = 0; c < choices.size(); ++c) {
