@@ -1,10 +1,11 @@
 #pragma once
+#include <utility>
+
 #include "kernels/cuda/common/dependency.cuh"
 #include "kernels/cuda/sm90/async.cuh"
 #include "kernels/cuda/sm90/linear/linear_accumulator.cuh"
 #include "kernels/cuda/sm90/linear/linear_finish.cuh"
 #include "kernels/cuda/sm90/linear/linear_held.cuh"
-#include "kernels/cuda/sm90/linear/linear_rows.cuh"
 #include "kernels/cuda/sm90/linear/linear_tile.cuh"
 
 // y = x W^T with weights in bf16, or packed and unpacked to bf16, on Hopper's tensor cores, at the
@@ -126,6 +127,53 @@ __device__ int first_row(const LinearParams& params, int group) {
   return max(0, min(group * kGroupM, 2 * params.box_rows - kGroupM));
 }
 
+// Calls f<0>(), f<1>() and so on.
+template <int kCount, typename F>
+__device__ void each_of(F f) {
+  [&]<int... i>(std::integer_sequence<int, i...>) {
+    (f.template operator()<i>(), ...);
+  }(std::make_integer_sequence<int, kCount>());
+}
+
+// Packed weights of few rows: how many warps have some of the tile's rows of W, 16 each, and all
+// that each of them sums up.
+__host__ __device__ inline int warps_with_rows(const LinearParams& params) {
+  return (2 * params.box_rows + 15) / 16;
+}
+template <typename T>
+__device__ void add_by_warps(const Shared<T>& shared, const LinearParams& params, int boxes,
+                             HeldWeights<T>& held, Accumulator<T>& sums) {
+  constexpr int kFour = 4;  // boxes whose scales come together
+  RingStage stage;
+  sums.clear();
+  // This is the same for a whole warp, which the compiler has to see.
+  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / kWarpSize, 0);
+  const int end = warp < warps_with_rows(params) ? boxes : 0;
+  for (int i = 0; i < end; i += kFour) {
+    held.take_scales(i);
+    each_of<kFour / T::kSpan>([&]<int kStage>() {
+      constexpr int kFirst = kStage * T::kSpan;
+      if (i + kFirst >= end) return;
+      wait(&shared.barriers.full[stage.index], stage.parity);
+      const std::byte *W = shared.W(stage.index), *x = shared.x(stage.index);
+      const auto add = [&]<int kBox>() {
+        held.template unpack<kBox>(W, kFirst + kBox);
+        sums.add_by_warps(held.values, x + kBox * T::kXBoxBytes);
+      };
+      if (i + kFirst + T::kSpan <= end) {
+        each_of<T::kSpan>(add);
+      } else {
+        each_of<T::kSpan - 1>([&]<int kBox>() {
+          if (i + kFirst + kBox < end) add.template operator()<kBox>();
+        });
+      }
+      __syncwarp();  // all lanes have read
+      if (threadIdx.x % kWarpSize == 0) arrive(&shared.barriers.empty[stage.index]);
+      stage.next(params.stages);
+    });
+  }
+}
+
 // A warpgroup. Of rows that the tile does not have it sums up whatever lies there.
 template <typename T>
 __device__ void compute(const Shared<T>& shared, const LinearParams& params,
@@ -146,12 +194,12 @@ __device__ void compute(const Shared<T>& shared, const LinearParams& params,
   const auto add_piece = [&]<int kBehind>(Accumulator<T>& sums) {
     const int begin = i;
     const int end = T::kMostTurns == 1 ? block.boxes : min(i + params.piece_boxes, block.boxes);
-    if constexpr (T::Weights::kHeld && !kByWarps<T>) {  // a stage is one box
+    if constexpr (T::Weights::kHeld) {  // where a stage is one box
       for (; i < end; ++i, stage.next(params.stages)) {
         wait(&shared.barriers.full[stage.index], stage.parity);
         const auto of_four = static_cast<int>(static_cast<unsigned>(i) % 4);
         if (of_four == 0) held.take_scales(i);
-        held.unpack(shared.W(stage.index), of_four);
+        held.template unpack<0>(shared.W(stage.index), of_four);
         begin_products();
         sums.add_held(held.values, shared.x(stage.index), i == begin);
         commit_products();
@@ -176,7 +224,7 @@ __device__ void compute(const Shared<T>& shared, const LinearParams& params,
   // stages is worth more.
   constexpr int kFar = 3;
   if constexpr (kByWarps<T>) {
-    add_by_warps(shared, params, block, sums);
+    add_by_warps(shared, params, block.boxes, held, sums);
   } else if (T::kRows <= 16 && params.stages > kFar && block.boxes <= 2 * params.stages) {
     add_piece.template operator()<kFar>(sums);
   } else {
@@ -240,12 +288,6 @@ __device__ __forceinline__ void compute_tile(const CUtensorMap& W, const CUtenso
     }
     Ahead<T> ahead(params, block);
     HeldWeights<T> held(params, block, first_row<T>(params, group));
-    if constexpr (kByWarps<T>) {
-      const auto warp = static_cast<int>(threadIdx.x / kWarpSize);
-      if (warp < warps_with_rows(params)) {
-        bring_scales<T>(shared.W_scales + warp * params.scale_bytes, params, block, warp, 0);
-      }
-    }
     wait_for_previous();
     let_next_start();
     if (kPaced<T> && threadIdx.x == 0) {

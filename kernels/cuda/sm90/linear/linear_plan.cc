@@ -36,13 +36,9 @@ TileConfig filling(const LinearArgs& args, const TilingShape& tiling, const GpuR
   }
 }
 
-// Tiles of the height that fills the GPU, which weights read from memory want. Several high tiles
-// on a multiprocessor leave too few registers for packed weights, which take low ones more often.
+// Tiles of the height that fills the GPU, which weights read from memory want.
 LinearPlan plan_filling(const LinearArgs& args, int rows, int blocks, const GpuRoom& gpu) {
   const TileConfig two = filling(args, narrow_tiling(2, rows, blocks), gpu);
-  if (2 * two.box_rows > kGroupM && args.W.format != nullptr) {
-    return {filling(args, narrow_tiling(1, rows, blocks), gpu)};
-  }
   if (2 * two.box_rows > kGroupM) return {two};
   return {{args, narrow_tiling(1, rows, blocks), two.box_rows, two.turns}};
 }
