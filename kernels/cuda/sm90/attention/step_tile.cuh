@@ -27,9 +27,7 @@ template <int kD>
 struct Shared {
   static constexpr int kValues = kPage * kD;  // of keys, or of values, of a page
   static constexpr uint32_t kBytes = sizeof(uint16_t) * kValues;
-  // Of a multiprocessor. With 64 channels a page is read faster than it is multiplied by one warp
-  // after another, so more warps are needed.
-  static constexpr int kBlocks = kD == 64 ? 4 : 2;
+  static constexpr int kBlocks = 2;  // of a multiprocessor
   static constexpr int kStages = std::min<int>(8, (192 << 10) / kBlocks / kBytes);
   alignas(1024) uint16_t stages[kStages][kValues];  // keys (kD, kPage); values by 64 channels
   uint16_t weights[2][kStepQueries * kPage];        // swizzled for TileMatrix
