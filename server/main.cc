@@ -99,7 +99,8 @@ HttpOptions http_options(const Options& o, std::shared_ptr<TlsHandshaker> tls) {
 
 // Another dialect is one more entry here.
 std::vector<HttpApi> http_apis(const Options& o, ServerCore& core) {
-  std::vector<HttpApi> apis = {openai_api(core), anthropic_api(core), server_api(core), load_api(core)};
+  std::vector<HttpApi> apis = {openai_api(core), anthropic_api(core), server_api(core),
+                               load_api(core)};
   if (o.http_page) apis.push_back(page_api());
   return apis;
 }

@@ -230,7 +230,8 @@ TEST_F(CliCommandsTest, SessionsMarkAndRewind) {
   run({"session", "open", "a"});
   EXPECT_THAT(run({"session", "mark", "a", "here"}).out, HasSubstr("mark           here at 0"));
   EXPECT_THAT(run({"session", "rewind", "a", "here"}).out, HasSubstr("tokens         17"));
-  EXPECT_THAT(run({"session", "rewind", "a", "--position", "9"}).out, HasSubstr("tokens         9"));
+  EXPECT_THAT(run({"session", "rewind", "a", "--position", "9"}).out,
+              HasSubstr("tokens         9"));
   EXPECT_EQ(run({"session", "rewind", "a", "here", "--position", "9"}).code, 2);
   run({"session", "rewind", "a", "here"});
   EXPECT_THAT(run({"session", "unmark", "a", "here"}).out, Not(HasSubstr("mark ")));

@@ -209,7 +209,8 @@ TEST_F(ToolCallsTest, ATemplateOfNoKnownFormIsRefused) {
   answer("");
   const json refused = refusal(asked());
   EXPECT_EQ(refused["param"], "tools");
-  EXPECT_THAT(refused["message"].get<std::string>(), HasSubstr("hermes, mistral, nemotron, llama-3"));
+  EXPECT_THAT(refused["message"].get<std::string>(),
+              HasSubstr("hermes, mistral, nemotron, llama-3"));
 }
 
 TEST_F(ToolCallsTest, EarlierCallsHaveArgumentsAsTemplatesReadThem) {
