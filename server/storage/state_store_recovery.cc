@@ -97,6 +97,12 @@ void StateStore::count_groups(const RefsById& paged) {
       refs.base = at->second.base;
       refs.pages = at->second.pages;
       refs.checksum = at->second.checksum;
+      // The pages become fewer along a chain, so that it ends.
+      const auto base = paged.find(refs.base);
+      const bool ends =
+          base == paged.end() ||
+          (base->second.pages > 0 && (refs.pages == 0 || base->second.pages < refs.pages));
+      if (!ends) refs.base = 0;
       if (refs.base == 0 || refs_[refs.base].states++ > 0) break;  // those before it are counted
       id = refs.base;
     }

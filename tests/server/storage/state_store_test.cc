@@ -360,6 +360,30 @@ TEST_F(DamagedFolder, AStateThatCannotBeThereIsSaidToBeGone) {
   EXPECT_EQ(said.at("small"), "");
 }
 
+// Page groups that name each other, or a state, as the one before them.
+TEST_F(DamagedFolder, PageGroupsInACircleAreNotFollowedForEver) {
+  std::string entries;
+  const StateLocation at{.segment = 1, .bytes = 100};
+  const auto put = [&](uint64_t id, uint64_t base, uint64_t pages) {
+    StateLocation of = at;
+    of.id = id;
+    append_entry(PagedLocation{.at = of, .base = base, .pages = pages}, &entries);
+  };
+  put(900, 901, 0);
+  put(901, 902, 1);
+  put(902, 901, 1);
+  put(903, 904, 0);
+  put(904, 903, 0);
+  append_entry(RecordEntry{.key = "groups", .text = "", .states = {900}}, &entries);
+  append_entry(RecordEntry{.key = "states", .text = "", .states = {903}}, &entries);
+  std::string& journal = disk_->bytes_of(file("journal-"));
+  journal += journal_group(parse_journal(journal).groups.size(), entries);
+  const auto said = read_all();
+  EXPECT_NE(said.at("groups"), "");
+  EXPECT_NE(said.at("states"), "");
+  EXPECT_EQ(said.at("small"), "");
+}
+
 TEST_F(DamagedFolder, ExchangedStatesAreNotTakenForEachOther) {
   {
     const auto store = open(disk_);
