@@ -28,8 +28,12 @@ using cuda::sm90::takes_plain;
 using cuda::sm90::TileConfig;
 using cuda::sm90::TilingShape;
 
+// The tilings that a plan has asked for: only compiled ones may be.
+std::vector<TilingShape> asked;
+
 // How many clusters of 1 to 8 blocks run concurrently, about as on an H200.
 int as_on_h200(const TilingShape& tiling, int blocks) {
+  asked.push_back(tiling);
   constexpr int kClusters[] = {0, 132, 66, 42, 32, 24, 20, 17, 15};
   return kClusters[blocks] * tiling.blocks;
 }
@@ -149,8 +153,10 @@ TEST(LinearPlan, PackedWeightsGetTilingsThatHoldThem) {
     args.W.dtype = DType::kPacked;
     args.W.format = &kInt8Weights;
     for (const GpuRoom& gpu : {kH200, kSmall}) {
+      asked.clear();
       const LinearPlan plan = plan_linear(args, gpu);
       EXPECT_TRUE(takes_packed(plan.tiles.tiling));
+      EXPECT_TRUE(std::all_of(asked.begin(), asked.end(), takes_packed));
       EXPECT_FALSE(plan.persistent);
       EXPECT_EQ(plan.tiles.turns * plan.tiles.parts, pieces);
       EXPECT_GE(plan.tiles.tiles_of_rows * plan.tiles.tiling.rows, args.rows);
