@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "kernels/ceil_div.h"
 #include "kernels/cuda/sm90/linear/box.h"
