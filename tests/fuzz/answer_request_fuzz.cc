@@ -86,13 +86,12 @@ void run(Work work, std::string_view body) {
 // The bytes are the body and the query, of which a resource reads one.
 void command(ToSessionCommand to_command, std::string_view body) {
   SessionCommand asked;
-  try {
+  const Refused unread = guarded("", [&] {
     asked = to_command(
         {.names = {"name", "mark"}, .query = std::string(body), .body = std::string(body)});
-  } catch (const BadField& error) {
-    CHECK(*error.what() != 0);
-    return;
-  }
+    return Refused();
+  });
+  if (unread) return check_refusal(*unread);
   if (const Refused refused = validate(&asked)) return check_refusal(*refused);
   CHECK(asked.kind == SessionCommand::Kind::kList || !asked.name.empty());
   CHECK(asked.limit <= kMaxPageSize);
