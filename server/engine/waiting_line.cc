@@ -403,9 +403,7 @@ void WaitingLine::start(Sequence& sequence, Clock::time_point now) {
   if (session != nullptr) {
     sequence.slot = sessions_.check_out(*session, std::move(prefix.image), prefix.use.tokens);
   } else if (prefix.image != nullptr) {
-    sequence.slot = std::move(*pool_.acquire_unset());
-    CHECK(pool_.reserve(sequence.slot, prefix.use.tokens));
-    pool_.load(std::move(prefix.image), sequence.slot);
+    sequence.slot = slot_with(std::move(prefix.image), prefix.use.tokens);
   } else {
     sequence.slot = std::move(*pool_.acquire());
   }
@@ -426,11 +424,8 @@ void WaitingLine::start(Sequence& sequence, Clock::time_point now) {
 }
 
 void WaitingLine::resume(Sequence& sequence) {
-  StateSlot slot = std::move(*pool_.acquire_unset());
-  CHECK(pool_.reserve(slot, sequence.position));
-  pool_.load(sequence.preemption.state, slot);
+  sequence.slot = slot_with(sequence.preemption.state, sequence.position);
   sequence.preemption.state.reset();
-  sequence.slot = std::move(slot);
   sequence.sampler_unset = !sequence.in_prompt();
   reserve_pages(sequence);
 }
@@ -438,14 +433,8 @@ void WaitingLine::resume(Sequence& sequence) {
 void WaitingLine::start_replay(Sequence& sequence, Clock::time_point now) {
   const Snapshot& begin = sequence.replay->begin;
   sequence.history = begin.history;
-  if (begin.image) {
-    StateSlot slot = std::move(*pool_.acquire_unset());
-    CHECK(pool_.reserve(slot, begin.position));
-    pool_.load(begin.image, slot);
-    sequence.slot = std::move(slot);
-  } else {
-    sequence.slot = std::move(*pool_.acquire());
-  }
+  sequence.slot =
+      begin.image ? slot_with(begin.image, begin.position) : std::move(*pool_.acquire());
   sequence.replay->base = std::exchange(sequence.replay->begin.image, nullptr);
   sequence.most_tokens = most_tokens_;
   sequence.started = now;

@@ -140,6 +140,7 @@ class WaitingLine {
   void start(Sequence& sequence, Clock::time_point now);
   void resume(Sequence& sequence);
   void start_replay(Sequence& sequence, Clock::time_point now);
+  StateSlot slot_with(StateImage state, int64_t tokens);
   void reserve_pages(const Sequence& sequence);
 
   AdmissionQueue& queue_;

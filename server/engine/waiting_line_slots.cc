@@ -128,6 +128,14 @@ std::optional<StateSlot> WaitingLine::acquire_slot(const Sequence& sequence,
   return pool_.acquire_unset();
 }
 
+// The free slot that there is, with a state of so many tokens.
+StateSlot WaitingLine::slot_with(StateImage state, int64_t tokens) {
+  StateSlot slot = std::move(*pool_.acquire_unset());
+  CHECK(pool_.reserve(slot, tokens));
+  pool_.load(std::move(state), slot);
+  return slot;
+}
+
 // Those that free_pages_for() has found.
 void WaitingLine::reserve_pages(const Sequence& sequence) {
   CHECK(pool_.reserve(sequence.slot, first_tokens_of(sequence, sequence.position)));

@@ -72,10 +72,25 @@ std::optional<double> number_of(const ClientJson& object, const char* field) {
   return value->get<double>();
 }
 
+std::optional<float> float_of(const ClientJson& object, const char* field) {
+  const std::optional<double> value = number_of(object, field);
+  return value ? std::optional(float_of(*value, field)) : std::nullopt;
+}
+
 float float_of(double value, const char* field) {
   const auto narrow = static_cast<float>(value);
   if (std::isfinite(narrow)) return narrow;
   throw BadField(field, fmt::format("{} must be a number of 32 bits, got {}", field, value));
+}
+
+std::vector<std::string> strings_of(const ClientJson& list, const char* field, const char* wanted) {
+  const auto is_text = [](const ClientJson& one) { return one.is_string(); };
+  if (!list.is_array() || !std::all_of(list.begin(), list.end(), is_text)) {
+    throw BadField(field, fmt::format("{} must be {}", field, wanted));
+  }
+  std::vector<std::string> strings;
+  for (const ClientJson& one : list) strings.push_back(one.get<std::string>());
+  return strings;
 }
 
 std::optional<std::string> string_of(const ClientJson& object, const char* field) {

@@ -35,6 +35,7 @@ std::optional<bool> bool_of(const ClientJson& object, const char* field);
 std::optional<int64_t> integer_of(const ClientJson& object, const char* field);
 std::optional<int32_t> int32_of(const ClientJson& object, const char* field);
 std::optional<double> number_of(const ClientJson& object, const char* field);
+std::optional<float> float_of(const ClientJson& object, const char* field);
 // A value of `field`, which must fit into a float.
 float float_of(double value, const char* field);
 std::optional<std::string> string_of(const ClientJson& object, const char* field);
@@ -43,6 +44,8 @@ std::optional<std::string> take_string(ClientJson& object, const char* field);
 // A field that is not null; null if there is none.
 ClientJson* find(ClientJson& object, const char* field);
 const ClientJson* find(const ClientJson& object, const char* field);
+// The strings of a list. wanted: what `field` must be.
+std::vector<std::string> strings_of(const ClientJson& list, const char* field, const char* wanted);
 // Moves the token ids out of a list; an empty vector if it is missing or null.
 std::vector<int32_t> take_ids(ClientJson& object, const char* field);
 // `field`: the name of the list.

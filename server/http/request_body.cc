@@ -67,6 +67,14 @@ void check_tools(const ClientJson& tools) {
   throw BadField("tools", fmt::format("tools must be at most {}, got {}", kMost, tools.size()));
 }
 
+ClientJson function_call(std::string id, std::string name, ClientJson arguments) {
+  ClientJson function = {{"name", std::move(name)}, {"arguments", nullptr}};
+  function["arguments"] = std::move(arguments);
+  ClientJson call = {{"id", std::move(id)}, {"type", "function"}, {"function", nullptr}};
+  call["function"] = std::move(function);
+  return call;
+}
+
 std::optional<ClientJson> json_object(std::string_view text, ValueBudget& budget) {
   try {
     ClientJson object = read_client_json(text, "arguments of calls", kMaxBodyLevels, {}, budget);

@@ -48,6 +48,9 @@ void check_messages(size_t count, const char* field, size_t bytes);
 // Refuses a list of more tools than any client has. Throws BadField.
 void check_tools(const ClientJson& tools);
 
+// A call of a tool, as templates get it.
+ClientJson function_call(std::string id, std::string name, ClientJson arguments);
+
 // Parses a JSON object within the limits of a body; nothing if the text is none. Throws BadField if
 // the budget is spent.
 std::optional<ClientJson> json_object(std::string_view text, ValueBudget& budget);

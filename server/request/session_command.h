@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/identity/identity.h"
@@ -108,5 +109,8 @@ struct SessionResult {
   std::shared_ptr<StateSource> state = {};  // kExport
   int64_t absorbed = 0;                     // kRewind: tokens absorbed again
 };
+inline SessionResult refused_command(EndReason reason, std::string message) {
+  return {.reason = reason, .message = std::move(message)};
+}
 
 }  // namespace recurve

@@ -12,10 +12,6 @@ namespace {
 
 using Progress = SessionResult::Progress;
 
-SessionResult refuse(EndReason reason, std::string message) {
-  return {.reason = reason, .message = std::move(message)};
-}
-
 const ImportedState& imported(const SessionCommand& command) {
   const auto* state = dynamic_cast<const ImportedState*>(command.state.get());
   CHECK(state != nullptr);
@@ -26,7 +22,7 @@ const ImportedState& imported(const SessionCommand& command) {
 constexpr double kLongestTtl = 1e9;
 
 SessionResult exists(const std::string& name) {
-  return refuse(
+  return refused_command(
       EndReason::kExists,
       fmt::format("there is a session \"{}\" already: close it or take another name", name));
 }
@@ -38,12 +34,13 @@ SessionResult SessionStore::run(const SessionCommand& command, Clock::time_point
   const bool makes =
       command.kind == Kind::kOpen || command.kind == Kind::kFork || command.kind == Kind::kImport;
   if (makes && has_its_sessions(command)) {
-    return refuse(EndReason::kExhausted,
-                  fmt::format("tenant \"{}\" has {} sessions, as many as it may: close some",
-                              command.caller.tenant_name, command.caller.limits.sessions));
+    return refused_command(
+        EndReason::kExhausted,
+        fmt::format("tenant \"{}\" has {} sessions, as many as it may: close some",
+                    command.caller.tenant_name, command.caller.limits.sessions));
   }
   if (const std::string full = no_share(command); !full.empty()) {
-    return refuse(EndReason::kExhausted, full);
+    return refused_command(EndReason::kExhausted, full);
   }
   if (command.kind == Kind::kOpen) return open(command, now);
   if (command.kind == Kind::kList) return list(command, now);
@@ -51,27 +48,28 @@ SessionResult SessionStore::run(const SessionCommand& command, Clock::time_point
 
   Session* session = find(command.name, command.caller.tenant);
   if (session == nullptr) {
-    return refuse(EndReason::kNoSession,
-                  fmt::format("there is no session \"{}\": open it first", command.name));
+    return refused_command(EndReason::kNoSession,
+                           fmt::format("there is no session \"{}\": open it first", command.name));
   }
   if (command.kind == Kind::kGet) return described(*session, now);
   if (auto refused = refuse_unusable(*session, command.kind)) return *refused;
   if (command.expected_epoch && *command.expected_epoch != session->epoch) {
-    return refuse(EndReason::kConflict,
-                  fmt::format("session \"{}\" has epoch {}, expected {}: read it again",
-                              command.name, session->epoch, *command.expected_epoch));
+    return refused_command(EndReason::kConflict,
+                           fmt::format("session \"{}\" has epoch {}, expected {}: read it again",
+                                       command.name, session->epoch, *command.expected_epoch));
   }
   if (session->durable()) {
     if (std::string lost = archive_->lost(); !lost.empty()) {
-      return refuse(EndReason::kFolderLost, std::move(lost));
+      return refused_command(EndReason::kFolderLost, std::move(lost));
     }
   }
   if (session->residency == Residency::kLoading)
     return SessionResult{.progress = Progress::kWaiting};
   if (session->busy) {
-    return refuse(EndReason::kSessionBusy,
-                  fmt::format("session \"{}\" is serving a request: wait for its end or cancel it",
-                              command.name));
+    return refused_command(
+        EndReason::kSessionBusy,
+        fmt::format("session \"{}\" is serving a request: wait for its end or cancel it",
+                    command.name));
   }
   switch (command.kind) {
     case Kind::kFork:
@@ -162,8 +160,9 @@ SessionResult SessionStore::open(const SessionCommand& command, Clock::time_poin
 std::optional<SessionResult> SessionStore::bring_for_command(Session& session) {
   if (const auto failed = std::move(session.not_loaded)) {
     if (auto lost = unusable(session)) return lost;
-    return refuse(failed->reason, fmt::format("the state of session \"{}\" cannot be read: {}",
-                                              session.name, failed->error));
+    return refused_command(
+        failed->reason,
+        fmt::format("the state of session \"{}\" cannot be read: {}", session.name, failed->error));
   }
   const auto done = [&session](const Archive::Loaded& loaded) {
     if (!loaded.error.empty()) session.not_loaded = std::make_unique<Archive::Loaded>(loaded);
@@ -233,15 +232,17 @@ SessionResult SessionStore::list(const SessionCommand& command, Clock::time_poin
 SessionResult SessionStore::export_state(Session& session, const SessionCommand& command,
                                          Clock::time_point now) {
   if (session.tier() == Tier::kEmpty) {
-    return refuse(EndReason::kEmptySession,
-                  fmt::format("session \"{}\" has absorbed nothing: there is no state of it yet",
-                              command.name));
+    return refused_command(
+        EndReason::kEmptySession,
+        fmt::format("session \"{}\" has absorbed nothing: there is no state of it yet",
+                    command.name));
   }
   if (session.tier() == Tier::kDisk) {
     if (const auto waits = bring_for_command(session)) return *waits;
-    return refuse(EndReason::kExhausted,
-                  "there is no host memory for the session's state, which is on the disk: try "
-                  "again later, or raise --session-memory");
+    return refused_command(
+        EndReason::kExhausted,
+        "there is no host memory for the session's state, which is on the disk: try "
+        "again later, or raise --session-memory");
   }
   image_of(session);
   touch(session, now);

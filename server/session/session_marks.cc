@@ -10,12 +10,8 @@
 namespace recurve {
 namespace {
 
-SessionResult refusal_because(EndReason reason, std::string message) {
-  return {.reason = reason, .message = std::move(message)};
-}
-
 SessionResult no_mark(const Session& session, const std::string& mark) {
-  return refusal_because(EndReason::kNotFound,
+  return refused_command(EndReason::kNotFound,
                          fmt::format("session \"{}\" has no mark \"{}\"", session.name, mark));
 }
 
@@ -119,7 +115,7 @@ SessionResult SessionStore::rewind_to(Session& session, const SessionCommand& co
   const int64_t position = *command.position;
   const TokenLog& log = session.at.log;
   if (position > session.at.position) {
-    return refusal_because(
+    return refused_command(
         EndReason::kInvalid,
         fmt::format("position must be at most {}, which session \"{}\" has absorbed, got {}",
                     session.at.position, session.name, position));
@@ -127,7 +123,7 @@ SessionResult SessionStore::rewind_to(Session& session, const SessionCommand& co
   if (position == session.at.position && !session.state_lost) return described(session, now);
   if (position == 0) return go_back(session, {}, command, now);
   if (log.most() == 0) {
-    return refusal_because(
+    return refused_command(
         EndReason::kNotFound,
         fmt::format("session \"{}\" stores none of its tokens: rewind to a mark, or open "
                     "sessions with rewind_tokens",
@@ -136,7 +132,7 @@ SessionResult SessionStore::rewind_to(Session& session, const SessionCommand& co
   const Snapshot* begin =
       position < log.begin() ? nullptr : last_on_way(session.marks, log, position);
   if (begin == nullptr) {
-    return refusal_because(
+    return refused_command(
         EndReason::kNotFound,
         fmt::format("session \"{}\" stores its tokens from {} on, and has no mark of this "
                     "text from there to {}: rewind to a mark, or raise rewind_tokens",
@@ -147,16 +143,13 @@ SessionResult SessionStore::rewind_to(Session& session, const SessionCommand& co
     const int64_t shared = begin->stored ? archive_->store().pages_of(*begin->stored).count : 0;
     const int64_t more = disk_for(session.durability, position, shared) - session.share.disk;
     if (disk_reserved() + more > limits_.disk_bytes) {
-      return refusal_because(
+      return refused_command(
           EndReason::kExhausted,
           fmt::format(
               "the state of session \"{}\" at {} takes {} bytes more of the disk than it has "
               "reserved: close sessions or marks, or raise --state-disk",
               session.name, position, more));
     }
-  }
-
-  if (session.durable()) {
     take_slot(session);
     session.at.image.reset();
     rest_outside_slot(session);
@@ -167,7 +160,7 @@ SessionResult SessionStore::rewind_to(Session& session, const SessionCommand& co
     const Room room = make_room(memory, For::kReturn);
     if (room == Room::kComing) return {.progress = SessionResult::Progress::kWaiting};
     if (room == Room::kNone) {
-      return refusal_because(
+      return refused_command(
           EndReason::kExhausted,
           "there is no host memory for the state that the session would go back to: try "
           "again later, or raise --session-memory");
@@ -196,7 +189,7 @@ void SessionStore::end_replay(Replay& replay, std::optional<StateSlot> slot, Sna
   const auto tell = [this, &session, now, absorbed, done = replay.command.done](
                         std::optional<CommitInfo>, const std::string& error) {
     SessionResult result = described(session, now);
-    if (!error.empty()) result = refusal_because(EndReason::kExhausted, error);
+    if (!error.empty()) result = refused_command(EndReason::kExhausted, error);
     result.absorbed = absorbed;
     if (done) done(std::move(result));
   };

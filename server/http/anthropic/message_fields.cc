@@ -162,12 +162,9 @@ class Turns {
     if (input != nullptr && !input->is_object()) {
       throw BadField("messages", "input of a tool_use in messages must be an object");
     }
-    ClientJson& call = turn_.calls.emplace_back(ClientJson::object());
-    call["id"] = string_of(block, "id").value_or("");
-    call["type"] = "function";
-    ClientJson& function = call["function"] = ClientJson::object();
-    function["name"] = string_of(block, "name").value_or("");
-    function["arguments"] = input == nullptr ? ClientJson::object() : std::move(*input);
+    turn_.calls.push_back(
+        function_call(string_of(block, "id").value_or(""), string_of(block, "name").value_or(""),
+                      input == nullptr ? ClientJson::object() : std::move(*input)));
   }
 
   // Results stand before what else the turn says.
@@ -279,21 +276,13 @@ std::optional<ToolUse> messages_tool_use(const ClientJson& body) {
 
 void read_answer_fields(const ClientJson& body, TextRequest* asked) {
   SamplingParams& p = asked->sampling;
-  if (const auto value = number_of(body, "temperature"))
-    p.temperature = float_of(*value, "temperature");
-  if (const auto value = number_of(body, "top_p")) p.top_p = float_of(*value, "top_p");
-  if (const auto value = int32_of(body, "top_k")) p.top_k = *value;
+  p.temperature = float_of(body, "temperature").value_or(p.temperature);
+  p.top_p = float_of(body, "top_p").value_or(p.top_p);
+  p.top_k = int32_of(body, "top_k").value_or(p.top_k);
   asked->max_tokens = int32_of(body, "max_tokens");
   if (!asked->max_tokens) throw BadField("max_tokens", "max_tokens must be given");
   if (const ClientJson* stops = find(body, "stop_sequences")) {
-    const bool list = stops->is_array();
-    for (const ClientJson& stop : *stops) {
-      if (!list || !stop.is_string()) {
-        throw BadField("stop_sequences", "stop_sequences must be a list of strings");
-      }
-      asked->stop_strings.push_back(stop.get<std::string>());
-    }
-    if (!list) throw BadField("stop_sequences", "stop_sequences must be a list of strings");
+    asked->stop_strings = strings_of(*stops, "stop_sequences", "a list of strings");
   }
   const ClientJson* config = find(body, "output_config");
   if (config == nullptr) return;

@@ -22,19 +22,7 @@ using Kind = SessionCommand::Kind;
 
 class DurablePages : public ::testing::TestWithParam<std::string> {
  protected:
-  struct Loaded {
-    std::unique_ptr<Backend> backend;
-    std::unique_ptr<const Model> model;
-  };
-  static Loaded& loaded() {
-    static std::map<std::string, Loaded> all;
-    if (!all.contains(GetParam())) {
-      Loaded loaded{make_backend("cpu", 2), nullptr};
-      loaded.model = ModelRunner::load({GetParam(), DType::kF32}, *loaded.backend, 0);
-      all[GetParam()] = std::move(loaded);
-    }
-    return all[GetParam()];
-  }
+  static LoadedModel& loaded() { return loaded_model({GetParam(), DType::kF32}, "cpu"); }
   static const Model& model() { return *loaded().model; }
   static StateLayout layout() { return model().state_layout(); }
   static int32_t vocab() { return static_cast<int32_t>(model().info().vocab); }

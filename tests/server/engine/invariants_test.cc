@@ -21,22 +21,18 @@ constexpr int kTokens = 5;
 class Invariants : public ::testing::TestWithParam<Param> {
  protected:
   using Answers = std::vector<std::vector<TokenBits>>;
-  struct Loaded {
-    std::unique_ptr<Backend> backend;
-    std::unique_ptr<const Model> model;
+  struct AnswersAlone {
     Answers all_lengths, talk;  // see all_lengths_alone and quiet_talk
   };
 
-  static Loaded& loaded() {
-    static std::map<std::string, Loaded> all;
+  static LoadedModel& loaded() {
     const auto& [model_case, device] = GetParam();
-    const std::string name = model_case.directory + " " + device;
-    if (!all.contains(name)) {
-      Loaded loaded{make_backend(device, 2), nullptr};
-      loaded.model = ModelRunner::load(model_case, *loaded.backend, 0);
-      all[name] = std::move(loaded);  // what cannot be loaded fails each test, by name
-    }
-    return all[name];
+    return loaded_model(model_case, device);
+  }
+  // Of this model, computed once.
+  static AnswersAlone& known_answers() {
+    static std::map<const Model*, AnswersAlone> all;
+    return all[&model()];
   }
   static const Model& model() { return *loaded().model; }
 
@@ -79,7 +75,7 @@ class Invariants : public ::testing::TestWithParam<Param> {
   }
   // Asked once for all tests of a model, as the next is.
   static const Answers& all_lengths_alone() {
-    Answers& answers = loaded().all_lengths;
+    Answers& answers = known_answers().all_lengths;
     if (answers.empty()) answers = alone(all_lengths());
     return answers;
   }
@@ -90,7 +86,7 @@ class Invariants : public ::testing::TestWithParam<Param> {
             request(0, 4, session)};
   }
   static const Answers& quiet_talk() {
-    Answers& turns = loaded().talk;
+    Answers& turns = known_answers().talk;
     if (!turns.empty()) return turns;
     EngineHarness quiet = engine(1);
     quiet.open("s");

@@ -20,21 +20,7 @@ using Param = std::tuple<std::string /* checkpoint */, std::string /* device */,
 
 class PagesTest : public ::testing::TestWithParam<Param> {
  protected:
-  struct Loaded {
-    std::unique_ptr<Backend> backend;
-    std::unique_ptr<const Model> model;
-  };
-  static Loaded& loaded() {
-    static std::map<std::string, Loaded> all;
-    const auto& [checkpoint, device, ahead] = GetParam();
-    const std::string name = checkpoint + " " + device;
-    if (!all.contains(name)) {
-      Loaded loaded{make_backend(device, 2), nullptr};
-      loaded.model = ModelRunner::load(model_case(), *loaded.backend, 0);
-      all[name] = std::move(loaded);
-    }
-    return all[name];
-  }
+  static LoadedModel& loaded() { return loaded_model(model_case(), std::get<1>(GetParam())); }
   static ModelCase model_case() { return {std::get<0>(GetParam()), DType::kF32}; }
   static const Model& model() { return *loaded().model; }
   static int32_t vocab() { return static_cast<int32_t>(model().info().vocab); }

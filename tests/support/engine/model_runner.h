@@ -1,8 +1,12 @@
 #pragma once
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model/load_model.h"
@@ -201,5 +205,23 @@ class ModelRunner {
   StatePool pool_;
   Arena arena_;
 };
+
+// A checkpoint on a device. What cannot be loaded fails each test that asks for it.
+struct LoadedModel {
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<const Model> model;
+};
+// Loaded once a program.
+inline LoadedModel& loaded_model(const ModelCase& model_case, const std::string& device) {
+  static std::map<std::string, LoadedModel> all;
+  const std::string name =
+      fmt::format("{} {} {}", model_case.directory, static_cast<int>(model_case.weights), device);
+  if (!all.contains(name)) {
+    LoadedModel loaded{make_backend(device, 2), nullptr};
+    loaded.model = ModelRunner::load(model_case, *loaded.backend, 0);
+    all[name] = std::move(loaded);
+  }
+  return all[name];
+}
 
 }  // namespace recurve::testing

@@ -9,9 +9,6 @@
 namespace recurve {
 namespace {
 
-void set(const ClientJson& body, const char* field, float* to) {
-  if (const auto value = number_of(body, field)) *to = float_of(*value, field);
-}
 template <typename T>
 void set(const std::optional<T>& value, T* to) {
   if (value) *to = *value;
@@ -39,24 +36,18 @@ std::vector<std::string> stops_of(const ClientJson& body) {
   const ClientJson* stop = find(body, "stop");
   if (stop == nullptr) return {};
   if (stop->is_string()) return {stop->get<std::string>()};
-  std::vector<std::string> stops;
-  const auto is_text = [](const ClientJson& one) { return one.is_string(); };
-  if (!stop->is_array() || !std::all_of(stop->begin(), stop->end(), is_text)) {
-    throw BadField("stop", "stop must be a string or a list of strings");
-  }
-  for (const ClientJson& one : *stop) stops.push_back(one.get<std::string>());
-  return stops;
+  return strings_of(*stop, "stop", "a string or a list of strings");
 }
 
 void read_sampling(ClientJson& body, TextRequest* asked) {
   SamplingParams& p = asked->sampling;
-  set(body, "temperature", &p.temperature);
-  set(body, "top_p", &p.top_p);
-  set(body, "min_p", &p.min_p);
-  set(body, "typical_p", &p.typical_p);
-  set(body, "repetition_penalty", &p.repetition_penalty);
-  set(body, "presence_penalty", &p.presence_penalty);
-  set(body, "frequency_penalty", &p.frequency_penalty);
+  set(float_of(body, "temperature"), &p.temperature);
+  set(float_of(body, "top_p"), &p.top_p);
+  set(float_of(body, "min_p"), &p.min_p);
+  set(float_of(body, "typical_p"), &p.typical_p);
+  set(float_of(body, "repetition_penalty"), &p.repetition_penalty);
+  set(float_of(body, "presence_penalty"), &p.presence_penalty);
+  set(float_of(body, "frequency_penalty"), &p.frequency_penalty);
   set(int32_of(body, "top_k"), &p.top_k);
   if (p.top_k == -1) p.top_k = 0;  // vLLM: no limit
   set(int32_of(body, "min_tokens"), &p.min_tokens);

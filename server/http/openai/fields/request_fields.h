@@ -60,9 +60,8 @@ std::optional<ToolUse> tool_use_of(const ClientJson& body);
 // Parses the arguments of calls of an earlier answer, which the dialect has as JSON in a string,
 // into objects for the template. Others stay as they are, and are refused (chat_rules.h).
 void read_arguments(ClientJson& calls, ValueBudget& budget);
-// A custom tool has one text as its input: templates get it as the argument "input". call:
-// {"input":
-// ...}, whose text is moved from.
+// A custom tool has one text as its input: templates get it as the argument "input". Moves the text
+// out of the call.
 ClientJson arguments_of_custom(ClientJson& call);
 
 }  // namespace recurve

@@ -77,12 +77,8 @@ class InputReader {
     if (calls_.empty() && (messages_.empty() || messages_.back().role != "assistant")) {
       messages_.push_back({.role = "assistant", .content = ""});
     }
-    ClientJson function = {{"name", string_of(item, "name").value_or("")}, {"arguments", nullptr}};
-    function["arguments"] = std::move(arguments);
-    ClientJson& one = calls_.emplace_back(ClientJson::object());
-    one["id"] = string_of(item, "call_id").value_or("");
-    one["type"] = "function";
-    one["function"] = std::move(function);
+    calls_.push_back(function_call(string_of(item, "call_id").value_or(""),
+                                   string_of(item, "name").value_or(""), std::move(arguments)));
   }
 
   void add_output(ClientJson& item) {

@@ -106,9 +106,7 @@ ClientJson ResponseItems::calls() const {
     ValueBudget budget{.most = item.call.arguments.size()};
     auto arguments = json_object(item.call.arguments, budget);
     if (!arguments) continue;
-    calls.push_back({{"id", item.call.id},
-                     {"type", "function"},
-                     {"function", {{"name", item.call.name}, {"arguments", *arguments}}}});
+    calls.push_back(function_call(item.call.id, item.call.name, *std::move(arguments)));
   }
   return calls;
 }
