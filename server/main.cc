@@ -40,6 +40,8 @@ namespace {
 
 // How long the process waits at its end for the reader of the log.
 constexpr std::chrono::seconds kFlushTimeout(1);
+// How long it waits for its frontends' threads.
+constexpr std::chrono::seconds kEndTimeout(5);
 
 // A part that no longer works. It is logged, requests in progress are cancelled, and the process
 // exits with 1.
@@ -232,11 +234,12 @@ void log_events(EngineOptions* options) {
 }
 
 struct Frontends {
-  Frontends(const Options& o, ServerCore& core)
-      : tls(make_tls(o)), rpc(rpc_options(o, tls), core, {kserve_service()}) {
+  void listen(const Options& o, ServerCore& core) {
+    const std::shared_ptr<TlsHandshaker> tls = make_tls(o);
+    rpc.emplace(rpc_options(o, tls), core, std::vector{kserve_service()});
     if (!o.admin.empty()) admin.emplace(admin_options(o, tls), core);
     if (!o.http.empty()) {
-      http.emplace(http_options(o, tls), http_apis(o, core), core, rpc.connections());
+      http.emplace(http_options(o, tls), http_apis(o, core), core, rpc->connections());
     }
     if (!o.metrics.empty()) {
       metrics.emplace(metrics_options(o, tls), std::vector{server_api(core)}, core, scrapers);
@@ -246,7 +249,7 @@ struct Frontends {
     const auto log = [](const char* event, const std::string& address, int port) {
       log_event(LogLevel::kInfo, event, {{"listen", address}, {"port", port}});
     };
-    log("serving", o.listen, rpc.port());
+    log("serving", o.listen, rpc->port());
     if (http) log("serving_http", o.http, http->port());
     if (metrics) log("serving_metrics", o.metrics, metrics->port());
     if (admin) log("serving_admin", o.admin, admin->port());
@@ -254,30 +257,52 @@ struct Frontends {
   void shutdown() {
     if (http) http->shutdown();
     if (admin) admin->shutdown();
-    rpc.shutdown();
+    rpc->shutdown();
   }
 
-  const std::shared_ptr<TlsHandshaker> tls;
-  RpcServer rpc;
-  std::optional<RpcServer> admin;
+  std::optional<RpcServer> rpc, admin;
   std::optional<HttpServer> http;
   // Separate from clients' connections, so that these cannot lock scrapers out.
   Connections scrapers{{.in_all = 64, .by_network = 32}};
   std::optional<HttpServer> metrics;
 };
 
-int run(const Options& o, StopSignal& stop) {
-  check_network(o);
-  check_key_files(o);
-  allow_many_files();
-  const HeapTrimmer trimmer;
-  Metrics metrics;
-  const auto served = std::make_shared<ServedModel>(o.max_queue);
-  Failure failure(stop);
-  std::optional<Tracer> tracer;
-  if (!o.traces.empty()) tracer.emplace(tracer_options(o), metrics);
-  ServerCore core(core_options(o, stop, failure, tracer ? &*tracer : nullptr), served, metrics);
-  Frontends frontends(o, core);
+// The sentence for an exception that ends the process.
+std::string sentence_of(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
+    return "out of memory: raise the memory limit, or lower --slots or --threads";
+  }
+  const auto* system = dynamic_cast<const std::system_error*>(&error);
+  if (system != nullptr && system->code() == std::errc::resource_unavailable_try_again) {
+    return fmt::format(
+        "cannot start a thread: {}; raise the limit of processes or memory, or lower "
+        "--threads",
+        system->what());
+  }
+  return error.what();
+}
+
+// Logs why the server ends; returns the exit code.
+int fail(const std::exception& error) {
+  log_text(fmt::format("recurve-server: {}\n", sentence_of(error)));
+  return 1;
+}
+
+// The exit code of the process from now on, even where the rest of its end takes longer than
+// kEndTimeout: gRPC waits for ever for a thread that it could not start.
+int end(int code) {
+  static std::atomic<int> exit_code;
+  exit_code = code;
+  flush_log(kFlushTimeout);
+  std::signal(SIGALRM, [](int) { _exit(exit_code); });
+  alarm(kEndTimeout.count());
+  return code;
+}
+
+// Loads the model and serves it until a signal or a failure stops it.
+int serve_model(const Options& o, StopSignal& stop, Failure& failure, ServerCore& core,
+                Frontends& frontends) {
+  ServedModel& served = *core.model();
   std::optional<StateFolder> folder;
   if (!o.state_dir.empty()) folder.emplace(o, core);
 
@@ -297,13 +322,13 @@ int run(const Options& o, StopSignal& stop) {
   Engine engine(
       *model, *backend,
       {.rows = info.vocab_rows, .usable = text.tokenizer->size(), .eos_ids = text.rules.eos},
-      served->queue, served->stats, metrics, options);
-  if (const int lost = served->stats.read().sessions_not_restored; lost > 0) {
+      served.queue, served.stats, core.metrics, options);
+  if (const int lost = served.stats.read().sessions_not_restored; lost > 0) {
     log_event(LogLevel::kError, "sessions_not_restored", {{"sessions", lost}});
   }
-  served->start_engine([&engine] { engine.run(); });
+  served.start_engine([&engine] { engine.run(); });
 
-  log_text(startup_table(o, loaded, *backend, served->stats.read(), frontends.rpc.port()));
+  log_text(startup_table(o, loaded, *backend, served.stats.read(), frontends.rpc->port()));
   core.serve(text.tokenizer, info, text.chat);
   frontends.log_addresses(o);
 
@@ -312,9 +337,29 @@ int run(const Options& o, StopSignal& stop) {
   const bool all_ended = core.drain(Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                                        std::chrono::duration<double>(seconds)));
   frontends.shutdown();
-  served->stop_engine();
+  served.stop_engine();
   log_event(LogLevel::kInfo, "stopped", {{"all_requests_ended", all_ended}});
   return failure.happened() ? 1 : 0;
+}
+
+int run(const Options& o, StopSignal& stop) {
+  check_network(o);
+  check_key_files(o);
+  allow_many_files();
+  const HeapTrimmer trimmer;
+  Metrics metrics;
+  const auto served = std::make_shared<ServedModel>(o.max_queue);
+  Failure failure(stop);
+  std::optional<Tracer> tracer;
+  if (!o.traces.empty()) tracer.emplace(tracer_options(o), metrics);
+  ServerCore core(core_options(o, stop, failure, tracer ? &*tracer : nullptr), served, metrics);
+  Frontends frontends;
+  try {
+    frontends.listen(o, core);
+    return end(serve_model(o, stop, failure, core, frontends));
+  } catch (const std::exception& error) {
+    return end(fail(error));
+  }
 }
 
 // A file that is opened while one of the three is closed would get its number, and what is printed.
@@ -322,21 +367,6 @@ void open_standard_files() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(fd, F_GETFD) == -1 && errno == EBADF) open("/dev/null", O_RDWR);
   }
-}
-
-// The sentence for an exception that ends the process.
-std::string sentence_of(const std::exception& error) {
-  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
-    return "out of memory: raise the memory limit, or lower --slots or --threads";
-  }
-  const auto* system = dynamic_cast<const std::system_error*>(&error);
-  if (system != nullptr && system->code() == std::errc::resource_unavailable_try_again) {
-    return fmt::format(
-        "cannot start a thread: {}; raise the limit of processes or memory, or lower "
-        "--threads",
-        system->what());
-  }
-  return error.what();
 }
 
 // For exceptions that no caller can catch, of threads and of destructors. It waits for no thread,
@@ -359,11 +389,11 @@ int serve(const Options& options) {
   StopSignal stop;
   init_logging(options.log_level, options.log_format);
   log_event(LogLevel::kInfo, "sandbox", {{"what", sandbox}});
-  int status = 1;
+  int status = 0;
   try {
     status = run(options, stop);
   } catch (const std::exception& error) {
-    log_text(fmt::format("recurve-server: {}\n", sentence_of(error)));
+    status = fail(error);
   }
   flush_log(kFlushTimeout);
   return status;

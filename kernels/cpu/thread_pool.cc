@@ -66,12 +66,17 @@ int ThreadPool::default_threads() { return host_threads(); }
 
 ThreadPool::ThreadPool(int threads)
     : parts_(static_cast<size_t>(std::clamp(threads, 1, kMaxThreads))) {
-  for (size_t t = 1; t < parts_.size(); ++t) {
-    workers_.emplace_back([this, t] { work(t); });
+  try {
+    for (size_t t = 1; t < parts_.size(); ++t) workers_.emplace_back([this, t] { work(t); });
+  } catch (...) {
+    stop();
+    throw;
   }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
   state_.fetch_or(kStop);
   state_.notify_all();
   for (std::thread& worker : workers_) worker.join();

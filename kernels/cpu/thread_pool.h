@@ -14,6 +14,7 @@ namespace recurve::cpu {
 // all would wait for that index as long as the others run, where else they do the rest meanwhile.
 class ThreadPool {
  public:
+  // Throws std::system_error if a thread cannot start.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -43,6 +44,7 @@ class ThreadPool {
   using Function = void (*)(const void* context, int64_t index);
 
   void run(int64_t count, const void* context, Function function);
+  void stop();
   template <typename Leave>
   void take_indices(size_t thread, Leave leave);
   void work(size_t thread);

@@ -135,11 +135,17 @@ void ConstraintCompiler::add(const ConstraintText& text, uint64_t client) {
 
 // Starts as many threads of each priority as jobs can have begun with one more client. Called on
 // the threads of requests, because a thread cannot start one of a higher priority than its own.
+// Throws std::system_error if there is no thread of each priority.
 void ConstraintCompiler::add_threads() {
   const size_t clients = begun_.size() + waiting_.size() + 1;
   while (threads_.size() < 2 * std::min(clients, static_cast<size_t>(limits_.most_begun))) {
     const auto priority = threads_.size() % 2 == 0 ? ThreadPriority::kIdle : ThreadPriority::kLow;
-    threads_.emplace_back([this, priority] { work(priority); });
+    try {
+      threads_.emplace_back([this, priority] { work(priority); });
+    } catch (const std::system_error&) {
+      if (threads_.size() < 2) throw;
+      return;
+    }
   }
 }
 

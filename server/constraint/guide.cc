@@ -117,7 +117,8 @@ void MaskWorkers::post(std::shared_ptr<Guide> guide) {
   changed_.notify_one();
 }
 
-// New threads have the priority of the calling thread.
+// New threads have the priority of the calling thread. Those that cannot start are tried again with
+// the next mask or step.
 void MaskWorkers::add_workers() {
   std::erase_if(workers_, [](Worker& worker) {
     if (worker.ended) worker.thread.join();
@@ -125,12 +126,18 @@ void MaskWorkers::add_workers() {
   });
   while (static_cast<int>(workers_.size()) - low_ < threads_wanted_) {
     Worker& worker = workers_.emplace_back();
-    worker.thread = std::thread([this, &worker] { work(worker); });
+    try {
+      worker.thread = std::thread([this, &worker] { work(worker); });
+    } catch (const std::system_error&) {
+      workers_.pop_back();
+      return;
+    }
   }
 }
 
 void MaskWorkers::wait(std::chrono::nanoseconds most, int allowed_late) {
   std::unique_lock lock(mutex_);
+  if (unfinished_ > 0) add_workers();
   allowed_late_ = allowed_late;
   if (!done_.wait_for(lock, most, [this] { return unfinished_ <= allowed_late_; }))
     lower_slow_ones();

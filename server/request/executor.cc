@@ -23,10 +23,17 @@ class Job final : public Executor::Task {
 
 Executor::Executor(int threads, OnFailure on_failure)
     : most_long_(std::max(threads - 1, 1)), on_failure_(std::move(on_failure)) {
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+  try {
+    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+  } catch (...) {
+    stop();
+    throw;
+  }
 }
 
-Executor::~Executor() {
+Executor::~Executor() { stop(); }
+
+void Executor::stop() {
   {
     std::lock_guard lock(mutex_);
     ending_ = true;

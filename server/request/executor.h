@@ -29,6 +29,7 @@ class Executor {
   // process ends.
   using OnFailure = std::function<void(const char* what)>;
 
+  // Throws std::system_error if a thread cannot start.
   explicit Executor(int threads, OnFailure on_failure = {});
   ~Executor();  // runs the remaining tasks, then joins the threads
 
@@ -45,6 +46,7 @@ class Executor {
 
  private:
   void work();
+  void stop();
   void push(Task* task, int lane, TenantId share, std::unique_lock<std::mutex> lock);
   void wake_one(std::unique_lock<std::mutex> lock);
   void run(TaskLanes<Task>::Next next, std::unique_lock<std::mutex>& lock);

@@ -192,9 +192,16 @@ void RpcServer::Impl::set_health(bool serving, bool durable) {
   }
 }
 
+// A server that gRPC has started and that cannot accept connections, for want of memory or threads,
+// is not destroyed: gRPC may wait for ever for threads that it could not start.
 RpcServer::RpcServer(RpcOptions options, ServerCore& core, const std::vector<RpcService>& others)
     : impl_(std::make_unique<Impl>(std::move(options), core, others)) {
-  impl_->listen();
+  try {
+    impl_->listen();
+  } catch (...) {
+    if (impl_->server != nullptr) static_cast<void>(impl_.release());
+    throw;
+  }
 }
 
 RpcServer::~RpcServer() { shutdown(); }

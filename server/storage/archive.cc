@@ -17,25 +17,26 @@ constexpr auto kWatch = std::chrono::milliseconds(400);
 
 }  // namespace
 
-Archive::Archive(StateStore& store)
-    : store_(store),
-      writer_([this] {
-        pthread_setname_np(pthread_self(), "state-writer");
-        write();
-      }),
-      watcher_([this] {
-        pthread_setname_np(pthread_self(), "state-watcher");
-        watch();
-      }) {
-  for (int r = 0; r < kReaders; ++r) {
-    readers_.emplace_back([this] {
-      pthread_setname_np(pthread_self(), "state-reader");
-      read();
+Archive::Archive(StateStore& store) : store_(store) {
+  const auto start = [this](const char* name, void (Archive::*work)()) {
+    threads_.emplace_back([this, name, work] {
+      pthread_setname_np(pthread_self(), name);
+      (this->*work)();
     });
+  };
+  try {
+    start("state-writer", &Archive::write);
+    start("state-watcher", &Archive::watch);
+    for (int r = 0; r < kReaders; ++r) start("state-reader", &Archive::read);
+  } catch (...) {
+    stop();
+    throw;
   }
 }
 
-Archive::~Archive() {
+Archive::~Archive() { stop(); }
+
+void Archive::stop() {
   {
     const std::lock_guard lock(mutex_);
     closed_ = true;
@@ -43,9 +44,7 @@ Archive::~Archive() {
   commits_changed_.notify_all();
   reads_changed_.notify_all();
   closing_.notify_all();
-  writer_.join();
-  watcher_.join();
-  for (std::thread& reader : readers_) reader.join();
+  for (std::thread& thread : threads_) thread.join();
 }
 
 void Archive::when_lost(OnLost listener) {

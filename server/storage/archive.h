@@ -30,6 +30,7 @@ class Archive {
   };
   using OnLoaded = std::function<void(Loaded loaded)>;
 
+  // Throws std::system_error if a thread cannot start.
   explicit Archive(StateStore& store);
   ~Archive();  // waits until all operations are done
   Archive(const Archive&) = delete;
@@ -84,6 +85,7 @@ class Archive {
   void write();
   void read();
   void watch();
+  void stop();
   void commit_group(std::vector<Commit> group);
   Loaded load_now(const StoredPtr& state, const std::function<StateHeader()>& read);
   void add_read(Job job);
@@ -105,8 +107,7 @@ class Archive {
   std::string lost_;
   OnLost on_lost_;
 
-  std::thread writer_, watcher_;
-  std::vector<std::thread> readers_;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace recurve

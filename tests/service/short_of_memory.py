@@ -4,10 +4,21 @@ address space themselves.
     RECURVE_BIN=build/release/bin /usr/bin/python3 -m pytest tests/service/short_of_memory.py
 """
 
+import os
 import resource
 import signal
 
+import pytest
+from keyed_server import BIN
 from starting import started
+
+TOO_MUCH = ("--slots", "1000000", "--session-memory", "100000GB")
+
+
+def without_threads(first, count):
+    """The environment of a server whose threads `first` to `first + count - 1`, from 0 on, cannot start."""
+    return {**os.environ, "LD_PRELOAD": str(BIN.parent / "tests/libfail_thread.so"),
+            "RECURVE_FAIL_THREAD": str(first), "RECURVE_FAIL_THREADS": str(count)}
 
 
 def test_a_process_without_memory_or_threads_says_so():
@@ -17,3 +28,17 @@ def test_a_process_without_memory_or_threads_says_so():
         code, said = started("--sandbox", "off", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit))
         assert code in (1, -signal.SIGABRT), (megabytes, code, said)
         assert "\nrecurve-server: " in "\n" + said, (megabytes, said)
+
+
+@pytest.mark.parametrize("count", [1, 1000])
+def test_a_start_without_one_thread_ends_with_a_sentence(count, tmp_path):
+    """The start fails in any case; gRPC, which lacks threads then, does not hold up its end."""
+    sentences = set()
+    for first in range(24):
+        code, said = started("--sandbox", "off", "--state-dir", str(tmp_path), *TOO_MUCH,
+                             env=without_threads(first, count))
+        assert code in (1, -signal.SIGABRT), (first, code, said)
+        sentences.add(("\n" + said).split("\nrecurve-server: ")[-1].split(":")[0])
+    assert "cannot start a thread" in sentences
+    assert sentences <= {"cannot start a thread", "not enough memory on device 'cpu'",
+                         "a library ended the process, as it does without memory or threads"}
