@@ -20,7 +20,7 @@ ALLOWED = {  # folder: the folders whose headers it may include besides its own
     "server/text": set(),
     "server/observe": {"server/request/end_reason.h"},
     "server/scheduler": {"server/identity"},
-    "server/constraint": {"server/text/cut.h"},
+    "server/constraint": {"server/text/chat/value_types.h", "server/text/cut.h"},
     "server/sampling": {"kernels/check.h", "server/constraint/constraint.h"},
     "server/identity": set(),
     "server/state": {"server/request/state_transfer.h", "kernels/check.h", "model/state/state_image.h", "model/state/state_layout.h"},

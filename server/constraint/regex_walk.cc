@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -54,7 +55,9 @@ CharacterSet plain_ascii() { return CharacterSet(0x20, 0x7e).within(plain_in_jso
 // what is invalid or not supported.
 class RegexReader {
  public:
-  RegexReader(std::string_view text, bool in_json) : text_(text), in_json_(in_json) {}
+  // `rewritten`: the text is a result of json_pattern().
+  RegexReader(std::string_view text, bool in_json, bool rewritten = false)
+      : text_(text), in_json_(in_json), rewritten_(rewritten) {}
 
  protected:
   [[noreturn]] void refuse(const std::string& why) const {
@@ -136,7 +139,7 @@ class RegexReader {
   }
 
   const std::string_view text_;
-  const bool in_json_;
+  const bool in_json_, rewritten_;
   size_t at_ = 0;
 
  private:
@@ -166,6 +169,7 @@ class RegexReader {
       if (in_json_) refuse(fmt::format("\\{} must be escaped in JSON, which is not supported", c));
       return {.bytes = kControls.substr(at, 1), .character = static_cast<uint32_t>(kControls[at])};
     }
+    if (rewritten_ && (c == 'u' || c == 'U')) return read_code(c == 'u' ? 4 : 8);
     if (kRegexSpecial.find(c) != std::string_view::npos) {
       if (c == '\\' && in_json_) refuse("a \\ must be escaped in JSON, which is not supported");
       return {.bytes = text_.substr(at_ - 1, 1), .character = static_cast<uint32_t>(c)};
@@ -175,6 +179,17 @@ class RegexReader {
         fmt::format("\\{} is not supported; the escapes are \\d \\w \\s \\D \\W \\S \\t \\n \\r "
                     "\\f \\v and those of ^ $ . * + ? \\ ( ) [ ] {{ }} | / -",
                     std::isprint(static_cast<unsigned char>(c)) != 0 ? c : '?'));
+  }
+
+  // A character by its code, as CharacterSet::to_class() writes it, in a class.
+  RegexUnit read_code(size_t digits) {
+    RegexUnit unit;
+    const char* begin = text_.data() + std::min(at_, text_.size());
+    const char* end = begin + std::min(digits, text_.size() - std::min(at_, text_.size()));
+    const auto [read, error] = std::from_chars(begin, end, unit.character, 16);
+    if (error != std::errc() || read != begin + digits) refuse("a code has too few digits");
+    at_ += digits;
+    return unit;
   }
 
   // The last character of a range that begins with `first`; `first` if there is no range.
@@ -245,7 +260,7 @@ class RegexWalk : RegexReader {
 
   // `lengths`: set to those of the texts that match, unless null.
   std::string run(TextLengths* lengths) {
-    if (text_.size() > kMostRegexBytes) {
+    if (!rewritten_ && text_.size() > kMostRegexBytes) {
       refuse(fmt::format("it must have at most {} bytes, got {}", kMostRegexBytes, text_.size()));
     }
     if (next_is('^')) ++at_;
@@ -357,11 +372,21 @@ class RegexWalk : RegexReader {
     if (in_json_ && set.within(plain_in_json()).empty()) {
       refuse("this class has no printable character that JSON does not escape");
     }
+    if (rewritten_) return within_parameter(set);
     if (set.empty()) refuse("this class has no characters");
     return {set.to_class(), 1, {1, 1}};
   }
 
+  // The characters of a JSON string that do not begin the mark after a parameter.
+  Piece within_parameter(const CharacterSet& set) const {
+    const CharacterSet within =
+        set.within(plain_in_json()).within(CharacterSet('<', '<').complement());
+    if (within.empty()) refuse("it needs a <, which the model's form of calls does not allow");
+    return {within.to_class(), 1, {1, 1}};
+  }
+
   Piece literal(const RegexUnit& unit) const {
+    if (rewritten_ && unit.character == '<') return within_parameter({'<', '<'});
     if (!in_json_) return {'"' + escaped_for_ebnf(unit.bytes) + '"', 1, {1, 1}};
     return {escaped_in_regex(unit.bytes), 1, {1, 1}};
   }
@@ -383,6 +408,10 @@ class RegexWalk : RegexReader {
 }  // namespace
 
 std::string ebnf_of_regex(std::string_view regex) { return RegexWalk(regex, false).run(nullptr); }
+
+std::string ebnf_of_json_pattern(std::string_view pattern) {
+  return RegexWalk(pattern, /*in_json=*/false, /*rewritten=*/true).run(nullptr);
+}
 
 std::string json_pattern(std::string_view regex, TextLengths* lengths) {
   return RegexWalk(regex, true).run(lengths);

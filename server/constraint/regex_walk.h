@@ -22,6 +22,9 @@ struct TextLengths {
 
 // An equivalent body of a rule in the library's EBNF.
 std::string ebnf_of_regex(std::string_view regex);
+// The same for a result of json_pattern(), without the texts that have a '<'. Refused if it allows
+// no others.
+std::string ebnf_of_json_pattern(std::string_view pattern);
 
 // An equivalent regular expression of the library, for a JSON string, without characters that need
 // an escape in JSON. Sets `lengths` to those of the texts that match, unless null.

@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "server/constraint/constraint.h"
+#include "server/constraint/parameter_types.h"
 #include "server/constraint/schema/schema_walk.h"
+#include "server/constraint/tag_formats.h"
 #include "server/constraint/text_walk.h"
 #include "server/constraint/work_watch.h"
 #include "server/text/cut.h"
@@ -65,8 +67,6 @@ std::string whole(Json format) {
   return Json{{"type", "structural_tag"}, {"format", std::move(format)}}.dump();
 }
 
-Json constant(const std::string& text) { return {{"type", "const_string"}, {"value", text}}; }
-Json sequence(Json elements) { return {{"type", "sequence"}, {"elements", std::move(elements)}}; }
 Json token(int32_t id) { return {{"type", "token"}, {"token", id}}; }
 
 // ---- tool calls ----
@@ -85,14 +85,17 @@ Mark mark_of(const Json& answer, const char* name, const char* id) {
           answer.value(id, -1)};
 }
 
-// The arguments of a call; any object if the schema cannot be enforced and `strict` is false.
-Json arguments_of(const Json& call) {
+// The arguments of a call, as parameters or as JSON; any object if the schema cannot be enforced
+// and `strict` is false.
+Json arguments_of(const Json& call, bool as_parameters) {
   try {
-    return json_of(call.at("schema"));
+    return as_parameters ? parameter_format(call.at("schema")) : json_of(call.at("schema"));
   } catch (const WorkRefused&) {
     throw;
   } catch (const ConstraintRefused& refused) {
-    if (!call.value("strict", true)) return json_of(Json{{"type", "object"}});
+    if (!call.value("strict", true)) {
+      return as_parameters ? any_parameters_format() : json_of(Json{{"type", "object"}});
+    }
     throw ConstraintRefused(
         fmt::format("the parameters of {}: {}", cut(call.value("name", "")), refused.what()));
   }
@@ -100,6 +103,7 @@ Json arguments_of(const Json& call) {
 
 // A tag for each call.
 Json tags_of(const Json& answer, const Mark& mark, const Mark& close) {
+  const bool as_parameters = answer.value("shape", "") == "parameters";
   Json tags = Json::array();
   for (const Json& call : list_of(answer, "calls")) {
     Json tag{{"type", "tag"}};
@@ -111,7 +115,7 @@ Json tags_of(const Json& answer, const Mark& mark, const Mark& close) {
     } else {
       tag["begin"] = mark.text + mark.after + begin;
     }
-    within.push_back(arguments_of(call));
+    within.push_back(arguments_of(call, as_parameters));
     const std::string end = call.value("end", "") + close.before;
     if (close.id >= 0) {
       within.push_back(constant(end));
@@ -229,7 +233,7 @@ std::string enforceable_calls(std::string_view calls) {
   const Json answer = parse_watched(calls);
   if (!answer.is_object()) refuse("it must be an object");
   const std::string& shape = text_of(answer, "shape");
-  if (shape == "marked") return whole(marked_calls(answer));
+  if (shape == "marked" || shape == "parameters") return whole(marked_calls(answer));
   return whole(shape == "list" ? listed_calls(answer) : answer_or_call(answer));
 }
 

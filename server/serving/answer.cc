@@ -10,7 +10,7 @@ Answer::Answer(const Tokenizer& tokenizer, const ParsedRequest& parsed)
       decoder_(tokenizer, parsed.answer_position),
       tools_(parsed.tools) {
   if (!parsed.stop_strings.empty()) matcher_.emplace(parsed.stop_strings);
-  if (tools_) calls_.emplace(*tools_->form);
+  if (tools_) calls_.emplace(*tools_->form, tools_->types.get());
 }
 
 void Answer::continue_text() { decoder_ = StreamDecoder(*tokenizer_, TextPosition::kContinued); }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "server/constraint/constraint_library.h"
+#include "server/constraint/parameter_types.h"
 #include "server/constraint/text_walk.h"
 #include "server/serving/validate.h"
 #include "server/text/cut.h"
@@ -90,20 +91,39 @@ Refused read_list(const std::string& tools_json, const ToolUse& use, std::vector
 }
 
 const char* shape_name(ToolForm::Shape shape) {
-  if (shape == ToolForm::Shape::kMarked) return "marked";
-  return shape == ToolForm::Shape::kList ? "list" : "whole";
+  switch (shape) {
+    case ToolForm::Shape::kMarked:
+      return "marked";
+    case ToolForm::Shape::kList:
+      return "list";
+    case ToolForm::Shape::kWhole:
+      return "whole";
+    case ToolForm::Shape::kParameters:
+      return "parameters";
+  }
+  return "";
+}
+
+std::shared_ptr<const ToolTypes> types_of(const std::vector<Tool>& tools) {
+  auto types = std::make_shared<ToolTypes>();
+  for (const Tool& tool : tools) (*types)[tool.name] = parameters_of(tool.schema);
+  return types;
 }
 
 ConstraintText constraint_of(const std::vector<Tool>& tools, const ToolUse& use,
                              const ToolRules& rules) {
   const ToolForm& form = *rules.form;
+  const bool marked = form.shape == ToolForm::Shape::kParameters;
   Json calls = Json::array();
   for (const Tool& tool : tools) {
+    std::string begin = marked
+                            ? fmt::format("{}{}>\n", kFunctionMark, tool.name)
+                            : fmt::format(R"({{"name": "{}", "{}": )", tool.name, form.arguments);
     calls.push_back({{"name", tool.name},
-                     {"begin", fmt::format(R"({{"name": "{}", "{}": )", tool.name, form.arguments)},
+                     {"begin", std::move(begin)},
                      {"schema", tool.schema},
                      {"strict", tool.strict},
-                     {"end", "}"}});
+                     {"end", marked ? kFunctionClose : "}"}});
   }
   const Json text{{"shape", shape_name(form.shape)},
                   {"mark", form.mark},
@@ -144,6 +164,7 @@ Refused read_tools(const std::string& tools_json, const ToolUse& use, const Tool
   std::vector<Tool> tools;
   if (Refused refused = read_list(tools_json, use, &tools)) return refused;
   *reading = {.form = rules.form, .mark = rules.mark};
+  if (rules.form->shape == ToolForm::Shape::kParameters) reading->types = types_of(tools);
   if (use.choice == ToolUse::Choice::kAuto && !has_constraint_library()) return {};
   *constraint = constraint_of(tools, use, rules);
   return {};

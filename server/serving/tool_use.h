@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -26,7 +27,8 @@ struct ToolUse {
 // How to separate the calls of an answer from its text.
 struct ToolReading {
   const ToolForm* form = nullptr;
-  int32_t mark = -1;  // id of the form's mark, if it is a control token
+  int32_t mark = -1;                            // id of the form's mark, if it is a control token
+  std::shared_ptr<const ToolTypes> types = {};  // of the parameters, if the form needs them
 };
 
 // How a model writes calls: the form of its chat template, and its control tokens.

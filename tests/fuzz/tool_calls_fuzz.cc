@@ -12,7 +12,8 @@ namespace {
 
 // Texts by which each form is known; the corpus has functions of the name f.
 constexpr std::string_view kTemplates[] = {R"(<tool_call> "arguments")", "[TOOL_CALLS]",
-                                           R"("parameters": <|start_header_id|>)"};
+                                           R"("parameters": <|start_header_id|>)",
+                                           "<function= <parameter="};
 constexpr ToolUse::Choice kChoices[] = {ToolUse::Choice::kAuto, ToolUse::Choice::kRequired,
                                         ToolUse::Choice::kNamed};
 constexpr int32_t kControl = 0;  // of byte_vocabulary()

@@ -60,6 +60,14 @@ class Reader {
 
 // Of several formats that match a template, the first is chosen.
 constexpr ToolForm kToolForms[] = {
+    {.name = "qwen3.5",
+     .shape = ToolForm::Shape::kParameters,
+     .signs = {kFunctionMark, kParameterMark},
+     .mark = "<tool_call>\n",
+     .close = "\n</tool_call>",
+     .arguments = "",
+     .id_prefix = "call_",
+     .id_characters = 16},
     // Hermes, Qwen and other models with ChatML.
     {.name = "hermes",
      .shape = ToolForm::Shape::kMarked,
@@ -95,17 +103,10 @@ constexpr ToolForm kToolForms[] = {
      .id_characters = 16},
 };
 
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kSpaces = " \n";
-  const size_t begin = text.find_first_not_of(kSpaces);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kSpaces) + 1 - begin);
-}
-
 }  // namespace
 
-ToolCallParser::ToolCallParser(const ToolForm& form)
-    : form_(form), mark_(mark_token(form)), close_(close_token(form)) {}
+ToolCallParser::ToolCallParser(const ToolForm& form, const ToolTypes* types)
+    : form_(form), types_(types), mark_(mark_token(form)), close_(close_token(form)) {}
 
 void ToolCallParser::feed(std::string_view text, std::string* content,
                           std::vector<ToolCallPart>* calls) {
@@ -176,6 +177,7 @@ bool ToolCallParser::read_text(const Out& out) {
 }
 
 bool ToolCallParser::read_head(const Out& out) {
+  if (form_.shape == ToolForm::Shape::kParameters) return read_function(out);
   Reader reader(held_);
   const bool first = index_ < 0 || form_.shape != ToolForm::Shape::kList;
   bool reads = true;
@@ -202,6 +204,28 @@ bool ToolCallParser::read_head(const Out& out) {
   return true;
 }
 
+bool ToolCallParser::read_function(const Out& out) {
+  static const ToolParameters kAnyParameters;
+  Reader reader(held_);
+  const size_t end = held_.find('>');
+  const bool marked = reader.take_after_spaces(kFunctionMark);
+  if (marked && end != std::string::npos && end > reader.at() && end < kMaxHead) {
+    std::string name = held_.substr(reader.at(), end - reader.at());
+    const auto tool = types_ == nullptr ? ToolTypes::const_iterator() : types_->find(name);
+    const bool known = types_ != nullptr && tool != types_->end();
+    held_.erase(0, end + 1);
+    read_.clear();
+    out.calls->push_back({.index = ++index_, .name = std::move(name)});
+    parameters_.begin(known ? tool->second : kAnyParameters, &out.calls->back().arguments);
+    state_ = State::kArguments;
+    return true;
+  }
+  const bool may_follow = reader.is_truncated() || (marked && end == std::string::npos);
+  if (may_follow && held_.size() < kMaxHead) return false;
+  reject_call();
+  return true;
+}
+
 // Treats the input since the mark, and all that follows, as text.
 void ToolCallParser::reject_call() {
   held_ = read_ + held_;
@@ -209,7 +233,27 @@ void ToolCallParser::reject_call() {
   state_ = State::kRest;
 }
 
+// Where new arguments of the last call are appended.
+std::string* ToolCallParser::arguments_of_call(const Out& out) {
+  if (out.calls->empty() || out.calls->back().index != index_) {
+    out.calls->push_back({.index = index_});
+  }
+  return &out.calls->back().arguments;
+}
+
+bool ToolCallParser::read_parameters(const Out& out) {
+  std::string arguments;
+  const ParameterReader::Outcome outcome = parameters_.read(&held_, &arguments);
+  if (!arguments.empty()) *arguments_of_call(out) += arguments;
+  if (outcome == ParameterReader::Outcome::kMore) return false;
+  const bool complete = outcome == ParameterReader::Outcome::kEnd;
+  whole_ += complete ? 1 : 0;
+  state_ = complete ? State::kTail : State::kRest;
+  return true;
+}
+
 bool ToolCallParser::read_arguments(const Out& out) {
+  if (form_.shape == ToolForm::Shape::kParameters) return read_parameters(out);
   size_t at = 0;
   bool ends = false;
   for (; at < held_.size() && !ends; ++at) {
@@ -231,10 +275,7 @@ bool ToolCallParser::read_arguments(const Out& out) {
     }
   }
   if (at > 0) {
-    if (out.calls->empty() || out.calls->back().index != index_) {
-      out.calls->push_back({.index = index_});
-    }
-    out.calls->back().arguments += held_.substr(0, at);
+    *arguments_of_call(out) += held_.substr(0, at);
     held_.erase(0, at);
   }
   if (!ends) return false;
@@ -246,6 +287,13 @@ bool ToolCallParser::read_arguments(const Out& out) {
 // Skips the end of a call, with fields after the arguments (an id), and what separates it from the
 // next.
 bool ToolCallParser::read_tail() {
+  if (form_.shape == ToolForm::Shape::kParameters) {
+    Reader reader(held_);
+    if (!reader.take_after_spaces(close_) && reader.is_truncated()) return false;
+    held_.erase(0, reader.at());
+    state_ = State::kText;
+    return true;
+  }
   const size_t brace = held_.find('}');
   if (brace == std::string::npos) return false;
   Reader reader(std::string_view(held_).substr(brace + 1));

@@ -6,15 +6,19 @@
 #include <string_view>
 #include <vector>
 
+#include "server/text/chat/parameter_reader.h"
+
 namespace recurve {
 
-// The format of a model's tool calls. A call is a JSON object with the tool's name and its
-// arguments, in this order; formats differ in the text around it.
+// The format of a model's tool calls. Except with kParameters, a call is a JSON object with the
+// tool's name and its arguments, in this order; formats differ in the text around it.
 struct ToolForm {
   enum class Shape {
-    kMarked,  // text, in which each call is between `mark` and `close`
-    kList,    // text, then `mark`, a JSON array of calls and `close`, which ends the answer
-    kWhole,   // the answer is either one call, without text before it, or text
+    kMarked,      // text, in which each call is between `mark` and `close`
+    kList,        // text, then `mark`, a JSON array of calls and `close`, which ends the answer
+    kWhole,       // the answer is either one call, without text before it, or text
+    kParameters,  // like kMarked, with `<function=NAME>`, its parameters (parameter_reader.h) and
+                  // `</function>` as the call
   };
   std::string_view name;
   Shape shape;
@@ -49,8 +53,9 @@ struct ToolCallPart {
 // as a call is text, also if it begins like one; so is a call that ends before its arguments.
 class ToolCallParser {
  public:
-  // The form must outlive it.
-  explicit ToolCallParser(const ToolForm& form);
+  // The form and the types must outlive it. `types`: of the parameters, with kParameters; null or
+  // without a called tool: any.
+  explicit ToolCallParser(const ToolForm& form, const ToolTypes* types = nullptr);
 
   // Takes the next part of the answer. Appends the text outside of calls, and the parts of calls,
   // that are certain now.
@@ -75,11 +80,15 @@ class ToolCallParser {
   bool read_start();
   bool read_text(const Out& out);
   bool read_head(const Out& out);
+  bool read_function(const Out& out);
   bool read_arguments(const Out& out);
+  bool read_parameters(const Out& out);
+  std::string* arguments_of_call(const Out& out);
   bool read_tail();
   void reject_call();
 
   const ToolForm& form_;
+  const ToolTypes* types_;
   const std::string_view mark_, close_;  // without white space at their ends
   State state_ = State::kStart;
   std::string held_;  // input that is not processed yet
@@ -87,6 +96,7 @@ class ToolCallParser {
   int32_t index_ = -1, whole_ = 0;
   int depth_ = 0;  // open braces and brackets in the arguments
   bool in_string_ = false, escaped_ = false;
+  ParameterReader parameters_;
 };
 
 }  // namespace recurve

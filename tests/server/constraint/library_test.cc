@@ -279,6 +279,78 @@ TEST_F(ConstraintLibraryTest, ToolCallsInAList) {
          {"<CALLS>[" + kNow + "]</CALLS>"}, {"", closed, "so: <CALLS>[" + kNow + "]</CALLS>"});
 }
 
+TEST_F(ConstraintLibraryTest, ToolCallsWithParameters) {
+  const auto tool = [](const std::string& schema, const std::string& rest = "") {
+    return R"({"shape":"parameters","mark":"<tool_call>\n","close":"\n</tool_call>","required":true,"single":true,"calls":[{"name":"f","begin":"<function=f>\n","end":"</function>",)" +
+           rest + R"("schema":)" + schema + "}]}";
+  };
+  const auto call = [](const std::string& parameters) {
+    return "<tool_call>\n<function=f>\n" + parameters + "</function>\n</tool_call>";
+  };
+  const auto value = [&](const std::string& text) {
+    return call("<parameter=x>\n" + text + "\n</parameter>\n");
+  };
+  const auto values = [&](const std::string& schema, const std::vector<std::string>& yes,
+                          const std::vector<std::string>& no) {
+    std::vector<std::string> right, wrong;
+    for (const std::string& one : yes) right.push_back(value(one));
+    for (const std::string& one : no) wrong.push_back(value(one));
+    expect(Form::kToolCalls,
+           tool(R"({"type":"object","properties":{"x":)" + schema + R"(},"required":["x"]})"),
+           right, wrong);
+  };
+  values(R"({"type":"string"})", {"", "a", "5", "a\n<b>\n</par \xc3\xa9\"\n"},
+         {"a</parameter>\nb", "\xc3"});
+  values(R"({"type":"string","maxLength":2})", {"", "a", "\xc3\xa9\n"}, {"abc", "<"});
+  values(R"({"type":"string","pattern":"^[^a]+[;<].$"})", {"b;c", "b;;"},
+         {"b<c", "a;b", "b;\"", ""});
+  values(R"({"type":"string","format":"date"})", {"2024-02-28"}, {"2024-02-30", ""});
+  values(R"({"enum":["a b","c",3,null]})", {"a b", "c", "3", "null"}, {"d", "\"c\"", "4", ""});
+  values(R"({"enum":["4",3]})", {"3"}, {"4"});
+  values(R"({"const":"a"})", {"a"}, {"", "b"});
+  values(R"({"type":"integer","minimum":1,"maximum":20})", {"7", "20"}, {"21", "x", "\"7\"", ""});
+  values(R"({"type":"boolean"})", {"true"}, {"True", ""});
+  values(R"({"type":"array","items":{"type":"string"}})", {R"(["a", "</parameter>"])"},
+         {"a", "[1]", "[\"a\n\"]"});
+  values(R"({"type":["string","null"]})", {"null", "a", "5"}, {});
+  values(R"({"anyOf":[{"type":"string"},{"type":"integer","minimum":5}]})", {"", "a", "x7"},
+         {"3", " 3", "<"});
+  values(
+      R"({"anyOf":[{"type":"string","minLength":1},{"type":"array","items":{"type":"string"}}]})",
+      {"a", R"(["a"])"}, {"[1]", ""});
+  values("{}", {"", "a", "5", "{"}, {});
+  values(
+      R"({"$ref":"#/$defs/t"}},"$defs":{"t":{"type":"object","properties":{"t":{"$ref":"#/$defs/t"}}})",
+      {"{}", R"({"t": {"t": {}}})"}, {"a", R"({"t": 1})"});
+
+  const std::string two =
+      R"({"type":"object","properties":{"x":{"type":"string"},"n":{"type":"integer"}},"required":["n"]})";
+  const std::string x = "<parameter=x>\na\n</parameter>\n", n = "<parameter=n>\n1\n</parameter>\n";
+  expect(Form::kToolCalls, tool(two), {call(x + n), call(n)},
+         {call(x), call(n + x), call(n + n), call(""), call(x + n + "x"), "hello"});
+  expect(Form::kToolCalls, tool(R"({"type":"object","properties":{}})"), {call("")}, {call(x)});
+  expect(Form::kToolCalls, tool(R"({"type":"object"})"), {call(""), call(x), call(x + n)},
+         {call("<parameter=>\na\n</parameter>\n"), call("x")});
+  expect(Form::kToolCalls, tool(R"({"type":"object","additionalProperties":{"type":"integer"}})"),
+         {call(n)}, {call(x)});
+
+  const std::string contains = R"({"type":"object","properties":{"x":{"contains":{}}}})";
+  EXPECT_THAT(refusal_of(Form::kToolCalls, tool(contains)),
+              ::testing::HasSubstr("the parameters of f: schema, contains at #/properties/x"));
+  expect(Form::kToolCalls, tool(contains, R"("strict":false,)"), {call(x), call("")}, {"hello"});
+  for (
+      const char* refused :
+      {R"({"type":"object","properties":{"a":{}},"minProperties":1})",
+       R"({"type":"object","patternProperties":{"^a":{}},"additionalProperties":false})",
+       R"({"anyOf":[{"type":"object","properties":{"a":{}}},{"type":"object","properties":{}}]})",
+       R"({"type":"object","properties":{"a>b":{}}})",
+       R"({"type":"object","properties":{"a":{"type":"string","pattern":"<"}},"required":["a"]})"}) {
+    EXPECT_THAT(refusal_of(Form::kToolCalls, tool(refused)),
+                ::testing::HasSubstr("the model's form of calls"))
+        << refused;
+  }
+}
+
 TEST_F(ConstraintLibraryTest, AnAnswerThatIsAToolCall) {
   expect(Form::kToolCalls,
          calls("whole", R"("mark":"","close":"","required":false,"single":false)"),

@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
+
 #include "server/constraint/constraint_library.h"
 #include "tests/support/http_fixture.h"
 
@@ -210,7 +213,42 @@ TEST_F(ToolCallsTest, ATemplateOfNoKnownFormIsRefused) {
   const json refused = refusal(asked());
   EXPECT_EQ(refused["param"], "tools");
   EXPECT_THAT(refused["message"].get<std::string>(),
-              HasSubstr("hermes, mistral, nemotron, llama-3"));
+              HasSubstr("qwen3.5, hermes, mistral, nemotron, llama-3"));
+}
+
+// What the model writes, the client sends back, and the template renders is one text.
+TEST_F(ToolCallsTest, ParametersAreTypedByTheSchemaAndRenderedBack) {
+  std::ifstream file(RECURVE_SOURCE_DIR "/tests/golden/chat_template/xml_tools.jinja");
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  template_ = text.c_str();
+  const std::string call =
+      "<tool_call>\n<function=book>\n<parameter=city>\n5\n</parameter>\n<parameter=nights>\n2\n"
+      "</parameter>\n<parameter=note>\na \"b\"\n<c>\n</parameter>\n<parameter=guests>\n"
+      "[\"</parameter>\", \"e\"]\n</parameter>\n</function>\n</tool_call>";
+  answer(call);
+  const json string = {{"type", "string"}};
+  json body = chat("hi");
+  body["tools"] = {{{"type", "function"},
+                    {"function",
+                     {{"name", "book"},
+                      {"description", ""},
+                      {"parameters",
+                       {{"type", "object"},
+                        {"properties",
+                         {{"city", string},
+                          {"nights", {{"type", "integer"}}},
+                          {"note", string},
+                          {"guests", {{"type", "array"}, {"items", string}}}}}}}}}}};
+  const json message = post("/v1/chat/completions", body).object()["choices"][0]["message"];
+  ASSERT_EQ(message["tool_calls"].size(), 1u) << message;
+  EXPECT_EQ(message["tool_calls"][0]["function"]["name"], "book");
+  EXPECT_EQ(
+      message["tool_calls"][0]["function"]["arguments"],
+      R"({"city": "5", "nights": 2, "note": "a \"b\"\n<c>", "guests": ["</parameter>", "e"]})");
+  EXPECT_EQ(message["content"], nullptr);
+  body["messages"].push_back(message);
+  ASSERT_EQ(post("/v1/chat/completions", body).status, 200);
+  EXPECT_THAT(prompt(), HasSubstr(call));
 }
 
 TEST_F(ToolCallsTest, EarlierCallsHaveArgumentsAsTemplatesReadThem) {

@@ -13,6 +13,7 @@ const ToolForm& form(std::string_view signs) { return *tool_form_of(signs); }
 const ToolForm& hermes() { return form("<tool_call>\"arguments\""); }
 const ToolForm& mistral() { return form("[TOOL_CALLS]"); }
 const ToolForm& nemotron() { return form("<TOOLCALL>"); }
+const ToolForm& qwen() { return form("<function= <parameter="); }
 const ToolForm& llama() { return form("<|start_header_id|> \"parameters\": "); }
 
 struct Outcome {
@@ -29,7 +30,13 @@ std::ostream& operator<<(std::ostream& out, const Outcome& of) {
 
 // What is read of a text that comes in these pieces.
 Outcome read(const ToolForm& form, const std::vector<std::string>& pieces) {
-  ToolCallParser parser(form);
+  static const ToolTypes kTypes = {{"f",
+                                    {.types = {{"s", kStringType},
+                                               {"n", kNumberType},
+                                               {"b", kBooleanType},
+                                               {"o", kObjectType | kArrayType},
+                                               {"maybe", kStringType | kNullType}}}}};
+  ToolCallParser parser(form, &kTypes);
   Outcome outcome;
   for (const std::string& piece : pieces) {
     std::vector<ToolCallPart> parts;
@@ -92,6 +99,41 @@ TEST(ToolCallParser, AListBetweenMarks) {
   expect(nemotron(), list + "</TOOLCALL>. Done.", {". Done.", calls, 2});
 }
 
+TEST(ToolCallParser, ParametersByTheirTypes) {
+  const auto call = [](const std::string& parameters) {
+    return "<tool_call>\n<function=f>\n" + parameters + "</function>\n</tool_call>";
+  };
+  const auto parameter = [](const std::string& name, const std::string& value) {
+    return "<parameter=" + name + ">\n" + value + "\n</parameter>\n";
+  };
+  const auto has = [&](const std::string& parameters, const std::string& arguments) {
+    expect(qwen(), call(parameters), {"", {{"f", arguments}}, 1});
+  };
+  has("", "{}");
+  has(parameter("s", "Paris"), R"({"s": "Paris"})");
+  has(parameter("s", "5"), R"({"s": "5"})");
+  has(parameter("s", ""), R"({"s": ""})");
+  has(parameter("s", "\n\"a\" \\ \t<b>\n</par\n"), R"({"s": "\n\"a\" \\ \t<b>\n</par\n"})");
+  has(parameter("s", "\xc3\xa9"), "{\"s\": \"\xc3\xa9\"}");
+  has(parameter("n", "5") + parameter("b", "true"), R"({"n": 5, "b": true})");
+  has(parameter("b", "False"), R"({"b": false})");
+  has(parameter("n", "five"), R"({"n": "five"})");
+  has(parameter("o", R"({"x": ["</parameter>"]})"), R"({"o": {"x": ["</parameter>"]}})");
+  has(parameter("maybe", "null"), R"({"maybe": null})");
+  has(parameter("maybe", "nullable"), R"({"maybe": "nullable"})");
+  has(parameter("maybe", "5"), R"({"maybe": "5"})");
+  has(parameter("unknown", "5") + parameter("more", "five"), R"({"unknown": 5, "more": "five"})");
+  has("<parameter=s>Paris</parameter>", R"({"s": "Paris"})");
+  has("\n <parameter=s>\nParis</parameter>\t\n\n", R"({"s": "Paris"})");
+  // Another tool, whose types are not known.
+  expect(qwen(), "<tool_call><function=g><parameter=x>\n1\n</parameter></function></tool_call>",
+         {"", {{"g", R"({"x": 1})"}}, 1});
+  expect(qwen(), "So.\n\n" + call("") + "\n" + call(parameter("n", "1")) + "\n",
+         {"So.\n\n", {{"f", "{}"}, {"f", R"({"n": 1})"}}, 2});
+  expect(qwen(), "<tool_call>\n<function=f>\n" + parameter("n", "1") + "</tool_call> Done.",
+         {" Done.", {{"f", R"({"n": 1})"}}, 1});
+}
+
 TEST(ToolCallParser, AnAnswerThatIsACall) {
   expect(llama(), R"({"name": "f", "parameters": {"q": "{"}})", {"", {{"f", R"({"q": "{"})"}}, 1});
   expect(llama(), R"(It is {"name": "f", "parameters": {}})",
@@ -108,6 +150,13 @@ TEST(ToolCallParser, WhatIsNoCallIsText) {
   }
   expect(mistral(), "[TOOL_CALLS] none", {"[TOOL_CALLS] none", {}, 0});
   expect(llama(), R"({"city": "Paris"})", {R"({"city": "Paris"})", {}, 0});
+  for (const char* text : {"<tool_call>\nhello", "<tool_call>\n<function",
+                           "<tool_call>\n<function=>\n</function>", "<tool_call>\n<function=f",
+                           "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>"}) {
+    expect(qwen(), text, {text, {}, 0});
+  }
+  const std::string long_name = "<tool_call>\n<function=" + std::string(5000, 'n');
+  EXPECT_EQ(read(qwen(), {long_name}), (Outcome{long_name, {}, 0}));
   const std::string long_head = "<tool_call>{\"name\": \"" + std::string(5000, 'n');
   EXPECT_EQ(read(hermes(), {long_head}), (Outcome{long_head, {}, 0}));
 }
@@ -118,6 +167,14 @@ TEST(ToolCallParser, ACallThatHasBeenCutIsNotWhole) {
   expect(mistral(),
          R"([TOOL_CALLS] [{"name": "f", "arguments": {}}, {"name": "g", "arguments": {")",
          {"", {{"f", "{}"}, {"g", "{\""}}, 1});
+  const std::string head = "<tool_call>\n<function=f>\n";
+  expect(qwen(), head, {"", {{"f", "{"}}, 0});
+  expect(qwen(), head + "<parameter=s>\nPar", {"", {{"f", R"({"s": "Par)"}}, 0});
+  expect(qwen(), head + "<parameter=s>\nParis\n</para", {"", {{"f", R"({"s": "Paris)"}}, 0});
+  expect(qwen(), head + "<parameter=n>\n12", {"", {{"f", R"({"n": )"}}, 0});
+  expect(qwen(), head + "12</function>", {"12</function>", {{"f", "{"}}, 0});
+  const std::string long_name = "<parameter=" + std::string(5000, 'n');
+  expect(qwen(), head + long_name + ">\n1", {long_name + ">\n1", {{"f", "{"}}, 0});
 }
 
 // No text makes it lose or repeat anything, or stop.
@@ -138,6 +195,11 @@ TEST(ToolCallParser, OfAnyTextNothingIsLostOutsideOfCalls) {
                                           ", ",
                                           "\"arguments\": ",
                                           "\"parameters\": ",
+                                          "<function=f>",
+                                          "</function>",
+                                          "<parameter=s>",
+                                          "<parameter=o>",
+                                          "</parameter>",
                                           " ",
                                           "\n",
                                           "x"};
@@ -148,7 +210,7 @@ TEST(ToolCallParser, OfAnyTextNothingIsLostOutsideOfCalls) {
       pieces.push_back(words[random() % words.size()]);
       text += pieces.back();
     }
-    for (const ToolForm* form : {&hermes(), &mistral(), &nemotron(), &llama()}) {
+    for (const ToolForm* form : {&hermes(), &mistral(), &nemotron(), &qwen(), &llama()}) {
       const Outcome whole = read(*form, {text});
       EXPECT_EQ(read(*form, pieces), whole) << form->name << ": " << text;
       if (!whole.calls.empty()) continue;
@@ -173,10 +235,11 @@ TEST(ToolForms, AreFoundFromTheTemplate) {
   EXPECT_EQ(of_file("mistral_tools"), "mistral");
   EXPECT_EQ(of_file("llama3_tools"), "llama-3");
   EXPECT_EQ(of_file("think_words"), "nemotron");
-  for (const char* none : {"chatml", "llama3", "gemma", "zephyr", "mistral_v1", "xml_tools"}) {
+  EXPECT_EQ(of_file("xml_tools"), "qwen3.5");
+  for (const char* none : {"chatml", "llama3", "gemma", "zephyr", "mistral_v1"}) {
     EXPECT_EQ(of_file(none), "") << none;
   }
-  EXPECT_EQ(tool_form_names(), "hermes, mistral, nemotron, llama-3");
+  EXPECT_EQ(tool_form_names(), "qwen3.5, hermes, mistral, nemotron, llama-3");
 }
 
 }  // namespace
