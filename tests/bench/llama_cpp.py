@@ -9,8 +9,8 @@ machine's instructions, once, under build/llama.cpp (minutes), and writes GGUF f
 package's own writer, which needs PyYAML, the other types from it by its own quantiser. Both programs get the same
 number of threads. Models are Mamba and Qwen3.5.
 
-Rows are the best of all rounds; the table at the end compares each of our formats with fp32 activations with the best
-of llama.cpp's types for it.
+Each measurement is printed as it ends. The table at the end has the best of all rounds, and compares ours with the best
+of llama.cpp's types for the same weights; llama.cpp rounds activations to the type of the weights, to 8 bits for 4.
 """
 
 import argparse
@@ -258,17 +258,26 @@ def best(rounds):
 def print_table(rates, options):
     """Markdown: each cell of ours, the best of theirs and how many times that ours is."""
     cells = [("prompt", n) for n in options.prompt] + [("decode", n) for n in options.context]
-    print("\n| weights | cell | Recurve, tokens/s | llama.cpp, tokens/s | ratio | % of read bandwidth |")
+    print("\n| weights, activations | cell | Recurve, tokens/s | llama.cpp, tokens/s | ratio | % of read bandwidth |")
     print("|---|---|---|---|---|---|")
     for weights in options.weights:
-        mine = rates["recurve", weights, "f32"]
-        for cell in cells:
-            kind = max(FORMATS[weights][0], key=lambda kind: rates["llama.cpp", kind, "-"][cell])
-            other = rates["llama.cpp", kind, "-"][cell]
-            share = mine.get(("percent_of_floor", cell[1])) if cell[0] == "decode" else None
-            name = f"prompt of {cell[1]:,}" if cell[0] == "prompt" else f"decode at {cell[1]:,}"
-            print(f"| {weights} | {name} | {mine[cell]:.1f} | {other:.1f} ({kind}) | {mine[cell] / other:.2f} | "
-                  f"{'' if share is None else f'{share:.0f}'} |")
+        kinds, activations = FORMATS[weights]
+        for type_ in activations:
+            mine = rates["recurve", weights, type_]
+            for cell in cells:
+                kind = max(kinds, key=lambda kind: rates["llama.cpp", kind, "-"][cell])
+                other = rates["llama.cpp", kind, "-"][cell]
+                share = mine.get(("percent_of_floor", cell[1])) if cell[0] == "decode" else None
+                name = f"prompt of {cell[1]:,}" if cell[0] == "prompt" else f"decode at {cell[1]:,}"
+                print(f"| {weights}, {type_} | {name} | {mine[cell]:.1f} | {other:.1f} ({kind}) | "
+                      f"{mine[cell] / other:.2f} | {'' if share is None else f'{share:.0f}'} |")
+
+
+def print_row(name, found):
+    program, weights, activations = name
+    row = {"bench": "llama_cpp", "program": program, "weights": weights, "activations": activations}
+    row |= {f"{cell}_{number}": round(rate, 1) for (cell, number), rate in found.items()}
+    print(json.dumps(row), flush=True)
 
 
 def numbers(text):
@@ -294,18 +303,19 @@ def main():
     if options.only_build:
         return
     rates = {}
+
+    def measured(name, found):
+        print_row(name, found)
+        rates.setdefault(name, []).append(found)
+
     for _ in range(options.rounds):
         for weights in options.weights:
             kinds, activations = FORMATS[weights]
             for kind in kinds:
-                rates.setdefault(("llama.cpp", kind, "-"), []).append(theirs(programs, files[kind], options))
+                measured(("llama.cpp", kind, "-"), theirs(programs, files[kind], options))
             for type_ in activations:
-                rates.setdefault(("recurve", weights, type_), []).append(ours(weights, type_, options))
+                measured(("recurve", weights, type_), ours(weights, type_, options))
     rates = {name: best(rounds) for name, rounds in rates.items()}
-    for (program, weights, activations), found in rates.items():
-        row = {"bench": "llama_cpp", "program": program, "weights": weights, "activations": activations}
-        row |= {f"{name}_{number}": round(rate, 1) for (name, number), rate in found.items()}
-        print(json.dumps(row), flush=True)
     print_table(rates, options)
 
 
