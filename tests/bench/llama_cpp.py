@@ -7,7 +7,7 @@
 Builds llama-bench and llama-quantize of the llama.cpp in llama-cpp-python's source package (llama_cpp.txt), for this
 machine's instructions, once, under build/llama.cpp (minutes), and writes GGUF files of random weights there: f16 by the
 package's own writer, which needs PyYAML, the other types from it by its own quantiser. Both programs get the same
-number of threads. Models are Mamba and Qwen3.5.
+number of threads. Models are Mamba and Qwen3.5, with or without experts; --layers N takes the first N layers of large ones.
 
 Each measurement is printed as it ends. The table at the end has the best of all rounds, and compares ours with the best
 of llama.cpp's types for the same weights; llama.cpp rounds activations to the type of the weights, to 8 bits for 4.
@@ -109,7 +109,13 @@ def mamba_layer(config, layer):
 def qwen_keys(writer, config):
     head, rope = config["head_dim"], config["rope_parameters"]
     heads = config["linear_num_value_heads"]
-    writer.add_feed_forward_length(config["intermediate_size"])
+    if "num_experts" in config:
+        writer.add_expert_count(config["num_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+        writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+    else:
+        writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_key_length(head)
@@ -127,7 +133,7 @@ def qwen_keys(writer, config):
 
 
 def qwen_layer(config, layer):
-    D, F, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    D, head = config["hidden_size"], config["head_dim"]
     H, HK = config["linear_num_value_heads"], config["linear_num_key_heads"]
     values = H * config["linear_value_head_dim"]
     channels = values + 2 * HK * config["linear_key_head_dim"]
@@ -151,18 +157,41 @@ def qwen_layer(config, layer):
         yield "ssm_a", (1, H), None
         yield "ssm_norm.weight", (config["linear_value_head_dim"],), 0
         yield "ssm_out.weight", (D, values), values**-0.5
+    if "num_experts" in config:
+        yield from qwen_experts(config)
+        return
+    F = config["intermediate_size"]
     yield "ffn_gate.weight", (F, D), D**-0.5
     yield "ffn_up.weight", (F, D), D**-0.5
     yield "ffn_down.weight", (D, F), F**-0.5
 
 
+def qwen_experts(config):
+    D, E, F = config["hidden_size"], config["num_experts"], config["moe_intermediate_size"]
+    shared = config["shared_expert_intermediate_size"]
+    yield "ffn_gate_inp.weight", (E, D), D**-0.5
+    yield "ffn_gate_exps.weight", (E, F, D), D**-0.5
+    yield "ffn_up_exps.weight", (E, F, D), D**-0.5
+    yield "ffn_down_exps.weight", (E, D, F), F**-0.5
+    yield "ffn_gate_inp_shexp.weight", (D,), 0
+    yield "ffn_gate_shexp.weight", (shared, D), D**-0.5
+    yield "ffn_up_shexp.weight", (shared, D), D**-0.5
+    yield "ffn_down_shexp.weight", (D, shared), shared**-0.5
+
+
 # Names, keys of the file, and names, shapes and spread of a layer's tensors there; spread 0: ones; None: decays.
-FAMILIES = {"mamba": ("mamba", mamba_keys, mamba_layer), "qwen3_5_text": ("qwen35", qwen_keys, qwen_layer)}
+FAMILIES = {
+    "mamba": ("mamba", mamba_keys, mamba_layer),
+    "qwen3_5_text": ("qwen35", qwen_keys, qwen_layer),
+    "qwen3_5_moe_text": ("qwen35moe", qwen_keys, qwen_layer),
+}
 
 
 def tensors(config, of_layer):
     yield "token_embd.weight", (config["vocab_size"], config["hidden_size"]), 1
     yield "output_norm.weight", (config["hidden_size"],), 0
+    if not config.get("tie_word_embeddings", True):
+        yield "output.weight", (config["vocab_size"], config["hidden_size"]), config["hidden_size"] ** -0.5
     for layer in range(config["num_hidden_layers"]):
         for name, shape, spread in of_layer(config, layer):
             yield f"blk.{layer}.{name}", shape, spread
@@ -176,7 +205,7 @@ def write_f16(config, path, source):
         raise SystemExit(f"llama.cpp's writer of GGUF files needs the Python package {missing.name}") from missing
     architecture, add_keys, of_layer = FAMILIES[config["model_type"]]
     random = np.random.default_rng(1)
-    writer = gguf.GGUFWriter(path, architecture)
+    writer = gguf.GGUFWriter(path, architecture, use_temp_file=True)
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(1 << 20)
     writer.add_embedding_length(config["hidden_size"])
@@ -192,7 +221,7 @@ def write_f16(config, path, source):
             array = np.ones(shape, np.float32)
         else:
             array = random.standard_normal(shape, np.float32) * np.float32(spread)
-        matrix = len(shape) == 2 and spread is not None and "conv1d" not in name
+        matrix = len(shape) > 1 and spread is not None and "conv1d" not in name
         writer.add_tensor(name, np.ascontiguousarray(array, np.float16 if matrix else np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -203,11 +232,13 @@ def write_f16(config, path, source):
 def models(options, source, programs):
     """-> file of each type."""
     config = json.loads(options.config.read_text())
+    config["num_hidden_layers"] = options.layers or config["num_hidden_layers"]
+    name = f"{options.config.stem}.{config['num_hidden_layers']}"
     if config["model_type"] not in FAMILIES:
         raise SystemExit(f"{options.config}: model_type {config['model_type']}, wanted one of {', '.join(FAMILIES)}")
     types = [kind for weights in options.weights for kind in FORMATS[weights][0]]
-    files = {kind: BUILD / f"{options.config.stem}.{kind}.gguf" for kind in types}
-    whole = BUILD / f"{options.config.stem}.f16.gguf"
+    files = {kind: BUILD / f"{name}.{kind}.gguf" for kind in types}
+    whole = BUILD / f"{name}.f16.gguf"
     if not whole.exists():
         write_f16(config, whole.with_suffix(".part"), source)
         whole.with_suffix(".part").rename(whole)
@@ -241,6 +272,7 @@ def ours(weights, activations, options):
             command = [options.bin / "recurve-bench", "--json", "step", "--config", options.config, "--random"]
             command += ["--weights", weights, "--activations", activations, "--threads", options.threads]
             command += ["--batch", 1, "--seconds", 1]
+            command += ["--layers", options.layers] if options.layers else []
             command += ["--rows", number] if name == "prompt" else ["--rows", 1, "--context", number]
             done = subprocess.run([str(word) for word in command], check=True, capture_output=True, text=True)
             row = next(row for row in map(json.loads, done.stdout.splitlines()) if row["bench"] == "step")
@@ -287,6 +319,7 @@ def numbers(text):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=pathlib.Path, default=ROOT / "tests/configs/mamba-130m.json")
+    parser.add_argument("--layers", type=int, help="of the model; default: all")
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--prompt", type=numbers, default=[512], help="tokens, e.g. 512,4096")
