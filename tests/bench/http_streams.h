@@ -14,32 +14,57 @@
 #include <utility>
 #include <vector>
 
-// Streams of completions over HTTP, read by one thread that does no more with them than a
-// measurement needs: it counts events and looks at the last one.
+// Streams over HTTP, read by one thread that does no more with them than a measurement needs: it
+// counts events and looks at the end.
 namespace recurve::bench {
 
-// One stream: a connection with one request on it.
+// An endpoint that streams.
+struct HttpDialect {
+  std::string_view name, path;
+  std::string_view body;  // with {} for the number of tokens
+  std::string_view field_of_tokens;
+};
+
+constexpr HttpDialect kHttpDialects[] = {
+    {"http", "/v1/completions",
+     R"({{"prompt": "Call me Ishmael.", "max_tokens": {}, "temperature": 0, "ignore_eos": true,)"
+     R"( "stream": true, "stream_options": {{"include_usage": true}}}})",
+     "\"completion_tokens\":"},
+    {"chat", "/v1/chat/completions",
+     R"({{"messages": [{{"role": "user", "content": "Call me Ishmael."}}], "max_tokens": {},)"
+     R"( "temperature": 0, "stream": true, "stream_options": {{"include_usage": true}}}})",
+     "\"completion_tokens\":"},
+    {"responses", "/v1/responses",
+     R"({{"input": "Call me Ishmael.", "max_output_tokens": {}, "temperature": 0, "store": false,)"
+     R"( "stream": true}})",
+     "\"output_tokens\":"},
+    {"messages", "/v1/messages",
+     R"({{"model": "null", "messages": [{{"role": "user", "content": "Call me Ishmael."}}],)"
+     R"( "max_tokens": {}, "temperature": 0, "stream": true}})",
+     "\"output_tokens\":"},
+};
+
+// One stream: a connection with one request on it, which the server closes behind the answer.
 class HttpStream {
  public:
   // Connects and asks for so many tokens. Throws std::system_error.
-  HttpStream(int port, int tokens) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  HttpStream(int port, int tokens, const HttpDialect& dialect = kHttpDialects[0])
+      : dialect_(&dialect), socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(static_cast<uint16_t>(port));
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     check(connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address), "connect");
-    const std::string body = fmt::format(
-        R"({{"prompt": "Call me Ishmael.", "max_tokens": {}, "temperature": 0, "ignore_eos": true,)"
-        R"( "stream": true, "stream_options": {{"include_usage": true}}}})",
-        tokens);
+    const std::string body = fmt::format(fmt::runtime(dialect.body), tokens);
     const std::string request = fmt::format(
-        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        "Content-Length: {}\r\n\r\n{}",
-        body.size(), body);
+        "POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        "Connection: close\r\nContent-Length: {}\r\n\r\n{}",
+        dialect.path, body.size(), body);
     check(send(socket_, request.data(), request.size(), MSG_NOSIGNAL), "send");
   }
   HttpStream(HttpStream&& other) noexcept
-      : socket_(std::exchange(other.socket_, -1)),
+      : dialect_(other.dialect_),
+        socket_(std::exchange(other.socket_, -1)),
         end_(std::move(other.end_)),
         events_(other.events_),
         done_(other.done_) {}
@@ -51,32 +76,30 @@ class HttpStream {
   bool begun() const { return events_ > 0; }  // its first event has come
   bool done() const { return done_; }
 
-  // What there is to read, once there is. Returns how many events began in it. Throws
-  // std::runtime_error if the stream has ended before its end.
+  // What there is to read, once there is. Returns how many events began in it.
   int read() {
     thread_local std::vector<char> bytes(256 << 10);
     const ssize_t got = recv(socket_, bytes.data(), bytes.size(), MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
-    if (got <= 0) throw std::runtime_error("HTTP: a stream broke off behind " + end_);
+    done_ = got <= 0;
+    if (done_) return 0;
     const std::string_view read(bytes.data(), static_cast<size_t>(got));
     const int events = count_events(read);
     events_ += events;
     end_.append(read.substr(read.size() - std::min(read.size(), kKept)));
     if (end_.size() > kKept) end_.erase(0, end_.size() - kKept);
-    done_ = end_.find("[DONE]") != std::string::npos;
     return events;
   }
 
-  // Tokens, as the stream's last event counts them. Throws std::runtime_error if it does not.
+  // Tokens, as the last event that counts them does. Throws std::runtime_error if none does.
   int64_t tokens() const {
-    constexpr std::string_view kField = "\"completion_tokens\":";
-    const size_t at = end_.find(kField);
+    const size_t at = end_.rfind(dialect_->field_of_tokens);
     if (at == std::string::npos) throw std::runtime_error("HTTP: no usage at the end of " + end_);
-    return std::stoll(end_.substr(at + kField.size()));
+    return std::stoll(end_.substr(at + dialect_->field_of_tokens.size()));
   }
 
  private:
-  static constexpr size_t kKept = 1000;  // bytes of the end: the usage and [DONE]
+  static constexpr size_t kKept = 1000;  // bytes of the end, with the usage
 
   static void check(ssize_t result, const char* what) {
     if (result < 0) throw std::system_error(errno, std::generic_category(), what);
@@ -95,6 +118,7 @@ class HttpStream {
     return events;
   }
 
+  const HttpDialect* dialect_;
   int socket_;
   std::string end_;
   int64_t events_ = 0;
@@ -102,7 +126,7 @@ class HttpStream {
 };
 
 // Reads each of the streams until enough(stream). on_events(how many) is called for what each read
-// brought. Throws std::runtime_error if a stream breaks off, or nothing comes for a minute.
+// brought. Throws std::runtime_error if nothing comes for a minute.
 template <typename Enough, typename OnEvents>
 void read_until(std::vector<HttpStream>& streams, Enough enough, OnEvents on_events) {
   const struct Poll {

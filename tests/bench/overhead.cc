@@ -14,11 +14,13 @@
 
 #include "recurve/v1/inference.grpc.pb.h"
 #include "server/engine/engine.h"
+#include "server/http/anthropic/api.h"
 #include "server/http/openai/api.h"
 #include "server/http/server.h"
 #include "server/net/connections.h"
 #include "server/observe/log.h"
 #include "server/rpc/server.h"
+#include "server/text/chat/chat_template.h"
 #include "server/text/tokenizers/tokenizer.h"
 #include "tests/bench/commands.h"
 #include "tests/bench/http_streams.h"
@@ -28,6 +30,9 @@
 namespace recurve::bench {
 namespace {
 
+constexpr std::string_view kChatTemplate =
+    "{% for message in messages %}{{ message.content }}\n{% endfor %}";
+
 struct OverheadOptions {
   std::string tokenizer = "weights_tools/demo/xlstm-books";
   int streams = 64;
@@ -35,7 +40,7 @@ struct OverheadOptions {
   int paced_tokens = 300;  // of each stream, for the latency
   double step_ms = 5;      // of a paced step
   int open_streams = 3000;
-  std::vector<std::string> frontends = {"grpc", "http"};
+  std::vector<std::string> frontends = {"grpc", "http", "chat", "responses", "messages"};
   // Of the server; empty: no TLS, no keys. Of the client: the key, and it trusts the certificate.
   std::string tls_cert, tls_key, keys, key_file;
   int rounds = 0;  // by turns without these and with them; 0: only as they are given
@@ -46,6 +51,12 @@ struct OverheadOptions {
     return plain;
   }
 };
+
+// null: not over HTTP.
+const HttpDialect* dialect_of(const std::string& frontend) {
+  const auto* found = std::ranges::find(kHttpDialects, frontend, &HttpDialect::name);
+  return found == std::end(kHttpDialects) ? nullptr : found;
+}
 
 std::string text_of(const std::string& path) {
   std::ifstream in(path);
@@ -145,13 +156,17 @@ class Served {
                .keys = o.keys.empty() ? nullptr : std::make_shared<Keyring>(o.keys)},
               served_, metrics_),
         rpc_({.listen = "127.0.0.1:0", .tls = make_tls(o)}, core_),
-        http_({.listen = "127.0.0.1:0"}, {openai_api(core_)}, core_, rpc_.connections()),
+        http_({.listen = "127.0.0.1:0"}, {openai_api(core_), anthropic_api(core_)}, core_,
+              rpc_.connections()),
         engine_(model_, *backend_,
                 {.rows = tokenizer_->size(), .usable = tokenizer_->size(), .eos_ids = {}},
                 served_->queue, served_->stats, metrics_, {.slots = streams, .sessions = {}}) {
     served_->start_engine([this] { engine_.run(); });
-    core_.serve(tokenizer_,
-                {.model_name = "null", .vocab_rows = tokenizer_->size(), .slots = streams});
+    core_.serve(
+        tokenizer_, {.model_name = "null", .vocab_rows = tokenizer_->size(), .slots = streams},
+        {.format = std::make_shared<ChatTemplate>(kChatTemplate, "", jinja::Template::Variables{}),
+         .exists = true,
+         .text = std::string(kChatTemplate)});
   }
   ~Served() {
     http_.shutdown();
@@ -178,11 +193,11 @@ class Served {
     return outcome;
   }
 
-  Outcome over_http(int streams, int tokens) {
+  Outcome over_http(const HttpDialect& dialect, int streams, int tokens) {
     Outcome outcome;
     const Clock::time_point began = Clock::now();
     std::vector<HttpStream> opened;
-    for (int s = 0; s < streams; ++s) opened.emplace_back(http_.port(), tokens);
+    for (int s = 0; s < streams; ++s) opened.emplace_back(http_.port(), tokens, dialect);
     read_until(opened, std::mem_fn(&HttpStream::done), [&](int events) {
       const double delay = seconds_between(model_.ended(), Clock::now());
       outcome.delays.insert(outcome.delays.end(), static_cast<size_t>(events), delay);
@@ -195,7 +210,7 @@ class Served {
   // Resident bytes that each stream takes that is open and has begun, its client's end included.
   // As many have been there before, so that what the engine has for them is not counted.
   double bytes_of_open_stream(int streams) {
-    over_http(streams, 5);
+    over_http(kHttpDialects[0], streams, 5);
     while (rpc_.connections().sweep() > 0)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     malloc_trim(0);
@@ -208,7 +223,8 @@ class Served {
   }
 
   Outcome over(const std::string& frontend, int streams, int tokens) {
-    return frontend == "http" ? over_http(streams, tokens) : over_grpc(streams, tokens);
+    const HttpDialect* dialect = dialect_of(frontend);
+    return dialect != nullptr ? over_http(*dialect, streams, tokens) : over_grpc(streams, tokens);
   }
 
  private:
@@ -270,7 +286,7 @@ struct Target {
   int tokens_per_second, median_us;
 };
 Target target_of(const std::string& frontend) {
-  return frontend == "http" ? Target{100'000, 150} : Target{60'000, 100};
+  return dialect_of(frontend) != nullptr ? Target{100'000, 150} : Target{60'000, 100};
 }
 
 void run_frontend(const OverheadOptions& o, const std::string& frontend, Report& report) {
@@ -378,8 +394,12 @@ void add_overhead(CLI::App& app, const bool& json) {
       ->add_option("--open-streams", o->open_streams,
                    "Open streams whose memory is measured; 0: none")
       ->capture_default_str();
-  overhead->add_option("--door", o->frontends, "Frontend to measure: grpc or http; default: both")
-      ->check(CLI::IsMember({"grpc", "http"}));
+  overhead
+      ->add_option(
+          "--door", o->frontends,
+          "Frontend to measure: grpc, http (/v1/completions), chat, responses or messages; "
+          "default: all")
+      ->check(CLI::IsMember({"grpc", "http", "chat", "responses", "messages"}));
   overhead->add_option("--tls-cert", o->tls_cert,
                        "Self-signed certificate for \"localhost\"; grpc only");
   overhead->add_option("--tls-key", o->tls_key, "Key of --tls-cert");
