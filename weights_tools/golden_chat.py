@@ -200,6 +200,17 @@ SNIPPETS = r"""
 {{ missing | dictsort }}
 {{ [1, 1.0, true, 2, '1', none, none, 0.5, 0.5] | unique | list }}|{{ ['b', 'B', 'a', 'b'] | unique | list }}|{{ ['b', 'B', 'a', 'b'] | unique(true) | list }}|{{ m | unique(attribute='r') | map(attribute='c') | list }}|{{ m | unique(false, 'k') | list | length }}|{{ [(1, 'a'), (1.0, 'a'), (1, 'A')] | unique | list }}|{{ 'abAB' | unique | join }}|{{ [] | unique | list }}|{{ missing | unique | list }}|{{ d | unique | list }}
 {{ [[1], [1]] | unique | list }}
+{{ [3, 1, 2] | sort }}|{{ [3, 1.5, true] | sort(true) }}|{{ ['b', 'A', 'a', 'B'] | sort }}|{{ ['b', 'A', 'a', 'B'] | sort(case_sensitive=true) }}|{{ ['b', 'A', 'a', 'B'] | sort(reverse=true) }}|{{ m | sort(attribute='c') | map(attribute='c') | list }}|{{ 'hello' | sort | join }}|{{ d | sort }}|{{ [] | sort }}|{{ [[2, 1], [1, 9]] | sort(attribute='1') }}
+{{ [1, 'a'] | sort }}
+{{ none | sort }}
+{{ [3, 1, 2] | min }}|{{ [3, 1, 2] | max }}|{{ ['b', 'A', 'a'] | min }}|{{ ['b', 'A', 'a'] | max }}|{{ ['b', 'A', 'a'] | max(true) }}|{{ 'hello' | max }}|{{ [] | min }}|{{ [] | max is defined }}|{{ [1, 1.0, true] | max }}|{{ [1.0, 1, true] | min }}|{{ [[1, 'x'], [0, 'y']] | min(attribute='0') }}
+{{ [1, none] | max }}
+{{ [1, 2, 3] | sum }}|{{ [1, 2.5] | sum }}|{{ [] | sum }}|{{ [] | sum(start=7) }}|{{ [[1, 5], [2, 6]] | sum(attribute='1') }}|{{ [true, true] | sum }}|{{ [[1], [2]] | sum(start=[0]) }}|{{ [1, 2] | sum(none, 10) }}
+{{ ['a', 'b'] | sum }}
+{{ ['a', 'b'] | sum(start='') }}
+{{ 2.5 | round }}|{{ 3.5 | round }}|{{ -0.5 | round }}|{{ 2.675 | round(2) }}|{{ 1.005 | round(2) }}|{{ 42 | round }}|{{ 42 | round(2) }}|{{ 42.55 | round(1, 'floor') }}|{{ 42.51 | round(1, 'ceil') }}|{{ 7 | round(0, 'ceil') }}|{{ -7.2 | round(method='floor') }}|{{ 1e300 | round(3) }}|{{ 0.1 | round(15) }}|{{ true | round }}
+{{ 'x' | round }}
+{{ 1.5 | round(1, 'down') }}
 {{ n | unique | list }}
 {% set g = l | unique %}{{ 'yes' if g else 'no' }}{{ g | first }}{{ g | list }}
 {{ l | unique | length }}

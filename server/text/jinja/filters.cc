@@ -1,6 +1,9 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 
 #include "server/text/jinja/callables.h"
 #include "server/text/jinja/json.h"
@@ -130,6 +133,27 @@ Value absolute(Run& run, const Value& input, Values) {
   return less(run, input, Value(int64_t{0})) ? negate(run, input) : input;
 }
 
+// Python's round(): to the nearest, of two that are as near to the even one.
+Value rounded(Run& run, const Value& input, Values call) {
+  constexpr int64_t kMostDigits = 15;
+  const Value *places = call.find(0, "precision"), *named = call.find(1, "method");
+  const int64_t digits = places == nullptr ? 0 : to_index(run, *places, "precision");
+  const std::string method = named == nullptr ? "common" : to_string(run, *named, "method").bytes;
+  if (!input.is_number()) run.fail("round needs a number, got {}", type_name(input));
+  if (digits < 0 || digits > kMostDigits)
+    run.fail("round to {} digits is not supported: use 0 to {}", digits, kMostDigits);
+  const double value = as_double(input);
+  if (method == "common") {
+    if (const bool* truth = input.get<bool>()) return Value(int64_t{*truth});
+    if (input.get<double>() == nullptr || !std::isfinite(value)) return input;
+    return Value(std::strtod(fmt::format("{:.{}f}", value, digits).c_str(), nullptr));
+  }
+  const double power = std::pow(10.0, static_cast<double>(digits));
+  if (method == "ceil") return Value(std::ceil(value * power) / power);
+  if (method == "floor") return Value(std::floor(value * power) / power);
+  run.fail("round by 'common', 'ceil' or 'floor', got '{}'", method);
+}
+
 Value reverse(Run& run, const Value& input, Values) {
   if (const Text* text = input.text()) return with_markup_of(run, *text, reversed(run, *text));
   std::vector<Value> all = items_of(run, input);
@@ -168,6 +192,7 @@ constexpr Filter kFilters[] = {
     {"int", "default", to_integer},
     {"float", "default", to_real},
     {"abs", "", absolute},
+    {"round", "precision method", rounded},
     {"reverse", "", reverse},
     {"indent", "width first blank", indent_lines},
 };

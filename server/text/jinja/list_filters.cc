@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <set>
 
 #include "server/text/jinja/callables.h"
@@ -99,14 +100,68 @@ Value dictsort(Run& run, const Value& input, Values call) {
   return run.list(std::move(items));
 }
 
+// What an item is ordered by.
+Value order_key(Run& run, const Value& one, bool case_sensitive, const Value* path) {
+  const Value key = is_given(path) ? deep_attribute(run, one, *path) : one;
+  return case_sensitive ? key : ignoring_case(run, key);
+}
+
+Value sort(Run& run, const Value& input, Values call) {
+  const bool reverse = is_set(call.find(0, "reverse"));
+  const bool case_sensitive = is_set(call.find(1, "case_sensitive"));
+  const Value* path = call.find(2, "attribute");
+  if (is_given(path) && path->text() != nullptr &&
+      path->text()->bytes.find(',') != std::string::npos)
+    run.fail("sort by several attributes is not supported");
+  std::vector<std::pair<Value, Value>> rows;  // sort key and item
+  for (Value& one : items_of(run, input)) {
+    Value key = order_key(run, one, case_sensitive, path);
+    rows.emplace_back(std::move(key), std::move(one));
+  }
+  std::stable_sort(rows.begin(), rows.end(), [&](const auto& a, const auto& b) {
+    run.spend();
+    return reverse ? less(run, b.first, a.first) : less(run, a.first, b.first);
+  });
+  std::vector<Value> items;
+  for (auto& row : rows) items.push_back(std::move(row.second));
+  return run.list(std::move(items));
+}
+
+// The first of the least or largest items.
+template <bool largest>
+Value extreme(Run& run, const Value& input, Values call) {
+  const bool case_sensitive = is_set(call.find(0, "case_sensitive"));
+  const Value* path = call.find(1, "attribute");
+  std::optional<std::pair<Value, Value>> best;  // sort key and item
+  for (Value& one : items_of(run, input)) {
+    run.spend();
+    Value key = order_key(run, one, case_sensitive, path);
+    if (!best || (largest ? less(run, best->first, key) : less(run, key, best->first)))
+      best.emplace(std::move(key), std::move(one));
+  }
+  return best ? best->second
+              : Value(Undefined{"there is no least or largest item, the sequence was empty"});
+}
+
+Value sum(Run& run, const Value& input, Values call) {
+  const Value *path = call.find(0, "attribute"), *start = call.find(1, "start");
+  Value total = start == nullptr ? Value(int64_t{0}) : *start;
+  if (total.text() != nullptr) run.fail("sum of strings is not supported: use join");
+  for (const Value& one : items_of(run, input)) {
+    run.spend();
+    const Value& term = is_given(path) ? deep_attribute(run, one, *path) : one;
+    total = apply(run, Operator::kAdd, total, term);
+  }
+  return total;
+}
+
 Value unique(Run& run, const Value& input, Values call) {
   const bool case_sensitive = is_set(call.find(0, "case_sensitive"));
   const Value* path = call.find(1, "attribute");
   std::set<std::string> seen;  // not hashed: clients choose the keys
   std::vector<Value> out;
   for (Value& one : items_of(run, input)) {
-    const Value what = is_given(path) ? deep_attribute(run, one, *path) : one;
-    std::string key = hash_key(run, case_sensitive ? what : ignoring_case(run, what));
+    std::string key = hash_key(run, order_key(run, one, case_sensitive, path));
     run.spend(key.size());
     if (seen.insert(std::move(key)).second) out.push_back(std::move(one));
   }
@@ -184,6 +239,10 @@ Value map(Run& run, const Value& input, Values call) {
 
 constexpr Filter kListFilters[] = {
     {"dictsort", "case_sensitive by reverse", dictsort},
+    {"sort", "reverse case_sensitive attribute", sort},
+    {"min", "case_sensitive attribute", extreme<false>},
+    {"max", "case_sensitive attribute", extreme<true>},
+    {"sum", "attribute start", sum},
     {"unique", "case_sensitive attribute", unique},
     {"join", "d attribute", join},
     {"first", "", first},
