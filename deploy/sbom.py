@@ -81,6 +81,23 @@ def grammar_library(tree):
             "referenceLocator": f"pkg:pypi/{name}@{version}"}]}
 
 
+def page_library(tree):
+    """The package of the page's Markdown library; None where the server has none."""
+    server = tree / "bin" / "recurve-server"
+    if not server.exists() or b"marked - a markdown parser" not in server.read_bytes():
+        return None
+    version = said("dpkg-query", "-W", "-f", "${Version}", "libjs-marked")
+    vendor = distribution()
+    return {
+        "SPDXID": spdx_id("Package", "libjs-marked"), "name": "libjs-marked", "versionInfo": version,
+        "downloadLocation": "NOASSERTION", "filesAnalyzed": False,
+        "licenseConcluded": "MIT", "licenseDeclared": "MIT",
+        "copyrightText": "NOASSERTION", "sourceInfo": "embedded in recurve-server, for its page",
+        "externalRefs": [{
+            "referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl",
+            "referenceLocator": f"pkg:deb/{vendor}/libjs-marked@{version.replace('+', '%2B')}?arch=all"}]}
+
+
 def document(tree, version, created):
     """The SPDX document, as a dict."""
     vendor = distribution()
@@ -121,9 +138,9 @@ def document(tree, version, created):
                     f"?arch={architecture}"}]}
         relations.append((own, "DEPENDS_ON", package))
         relations.append((file, "GENERATED_FROM", package))
-    if grammars := grammar_library(tree):
-        packages[grammars["SPDXID"]] = grammars
-        relations.append((own, "DEPENDS_ON", grammars["SPDXID"]))
+    for package in filter(None, (grammar_library(tree), page_library(tree))):
+        packages[package["SPDXID"]] = package
+        relations.append((own, "DEPENDS_ON", package["SPDXID"]))
     sums = sorted(file["checksums"][0]["checksumValue"] for file in files)
     packages[own]["packageVerificationCode"] = {
         "packageVerificationCodeValue": hashlib.sha1("".join(sums).encode()).hexdigest()}

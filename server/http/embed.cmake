@@ -1,6 +1,7 @@
-# Writes the files of a folder into a source file, as the array kPageFiles of server_api.h.
-#   cmake -D FOLDER=... -D OUTPUT=... -P embed.cmake
+# Writes the files of a folder and one library into a source file, as the array kPageFiles of server_api.h.
+#   cmake -D FOLDER=... -D LIBRARY=... -D OUTPUT=... -P embed.cmake
 file(GLOB files LIST_DIRECTORIES false ${FOLDER}/*)
+list(APPEND files ${LIBRARY})
 set(source "#include \"server/http/server_api.h\"\n\nnamespace recurve {\nnamespace {\n\n")
 set(rows "")
 set(number 0)

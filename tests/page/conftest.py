@@ -42,6 +42,7 @@ class Server:
         else:
             raise AssertionError("".join(self._log))
         self.url = f"http://127.0.0.1:{serving[1]}"
+        self.grpc = "127.0.0.1:" + re.search(r"event=serving .*port=(\d+)", "".join(self._log))[1]
         self._reader = threading.Thread(target=lambda: self._log.extend(self.process.stderr))
         self._reader.start()
         return self

@@ -1,4 +1,4 @@
-"""What a visitor does on the page, and sees."""
+"""What a visitor does on the page with texts and their tokens, and sees."""
 
 import json
 import re
@@ -7,65 +7,11 @@ import urllib.request
 import pytest
 from conftest import Server
 from playwright.sync_api import expect
-
-expect.set_options(timeout=30_000)
-TOKENS = re.compile(r"^(\d[\d,]*) tokens, state 260\.1 KiB$")
-
-
-def get(server, path):
-    with urllib.request.urlopen(server.url + path) as answer:
-        return json.load(answer)
-
-
-def send(page, text, pane=0):
-    """Sends a text in a pane and waits for the end of its answer."""
-    box = page.get_by_role("textbox", name="What to send").nth(pane)
-    box.fill(text)
-    answers = page.locator(".pane").nth(pane).locator(".model small")
-    before = answers.count()
-    page.get_by_role("button", name="Send", exact=True).nth(pane).click()
-    expect(answers).to_have_count(before + 1)
-    expect(page.get_by_role("button", name="Send", exact=True).nth(pane)).to_be_enabled()
-
-
-# What is drawn at random may end a text; what is most likely does not.
-ENDLESS = {"max_tokens": 100000, "temperature": 0}
-
-
-def set_sampling(page, **values):
-    page.get_by_text("Sampling", exact=True).click()
-    for name, value in values.items():
-        page.locator(f"#controls [name={name}]").fill(str(value))
-    page.get_by_text("Sampling", exact=True).click()
-
-
-def transcript(page, pane=0):
-    return page.get_by_role("log").nth(pane)
-
-
-def words(page, pane=0):
-    return "".join(transcript(page, pane).locator(".user, .token").all_inner_texts())
-
-
-def position(page, pane=0):
-    facts = page.locator(".pane > .row .facts").nth(pane)
-    expect(facts).to_have_text(TOKENS)
-    return int(TOKENS.match(facts.inner_text())[1].replace(",", ""))
-
-
-def dialog(page, name):
-    page.locator("#ask-name").fill(name)
-    page.get_by_role("button", name="OK").click()
-
-
-def new_session(page, name):
-    page.get_by_role("button", name="New", exact=True).click()
-    dialog(page, name)
-    expect(page.get_by_role("button", name=f"Show {name}", exact=True)).to_be_visible()
+from visitor import ENDLESS, dialog, get, in_text, new_session, position, send, set_sampling, transcript, words
 
 
 def test_a_text_streams_in_colours_with_its_alternatives(server, visit, pictures):
-    page = visit(server.url)
+    page = in_text(visit(server.url))
     expect(page.locator("#model")).to_have_text("xlstm-books")
     set_sampling(page, max_tokens=40, seed=1)
     send(page, "Once upon a time")
@@ -89,7 +35,7 @@ def test_a_text_streams_in_colours_with_its_alternatives(server, visit, pictures
 
 
 def test_the_same_seed_gives_what_the_server_gives(server, visit):
-    page = visit(server.url)
+    page = in_text(visit(server.url))
     set_sampling(page, max_tokens=20, seed=7, temperature=1, min_p=0)
     send(page, "The old man")
     body = json.dumps({"prompt": "The old man", "max_tokens": 20, "seed": 7, "temperature": 1})
@@ -103,7 +49,7 @@ def test_the_same_seed_gives_what_the_server_gives(server, visit):
 
 
 def test_branches_stand_side_by_side(server, visit, pictures):
-    page = visit(server.url)
+    page = in_text(visit(server.url))
     set_sampling(page, max_tokens=24)
     new_session(page, "story")
     send(page, "It was a dark night")
@@ -132,7 +78,7 @@ def test_branches_stand_side_by_side(server, visit, pictures):
 
 
 def test_a_mark_is_come_back_to(server, visit):
-    page = visit(server.url)
+    page = in_text(visit(server.url))
     set_sampling(page, max_tokens=10)
     new_session(page, "marked")
     send(page, "Call me Ishmael.")
@@ -159,7 +105,7 @@ def test_a_mark_is_come_back_to(server, visit):
 
 
 def test_a_reload_loses_nothing(server, visit):
-    page = visit(server.url)
+    page = in_text(visit(server.url))
     set_sampling(page, max_tokens=12)
     new_session(page, "kept")
     send(page, "It is a truth")
@@ -173,20 +119,20 @@ def test_a_reload_loses_nothing(server, visit):
 
 
 def test_a_reload_in_the_middle_of_an_answer(server, visit):
-    page = visit(server.url)
+    page = in_text(visit(server.url))
     set_sampling(page, **ENDLESS)
     new_session(page, "long")
     page.get_by_role("textbox", name="What to send").fill("On and on")
     page.get_by_role("button", name="Send", exact=True).click()
     expect(transcript(page).locator(".token").nth(100)).to_be_attached()
     page.reload()
-    expect(transcript(page).locator(".model small")).to_have_text(re.compile("broken off"))
+    expect(transcript(page).locator(".model small")).to_have_text(re.compile("interrupted"))
     expect(page.locator(".pane > .note")).to_be_hidden()
     assert not get(server, "/v1/sessions/long")["busy"]
 
 
 def test_an_answer_can_be_stopped(server, visit):
-    page = visit(server.url)
+    page = in_text(visit(server.url))
     set_sampling(page, **ENDLESS)
     new_session(page, "stopped")
     page.get_by_role("textbox", name="What to send").fill("On and on")
@@ -200,18 +146,8 @@ def test_an_answer_can_be_stopped(server, visit):
     expect(transcript(page).locator(".model small").last).to_have_text(re.compile("^5 tokens"))
 
 
-def test_chat(server, visit):
-    page = visit(server.url)
-    set_sampling(page, max_tokens=16)
-    page.get_by_role("radio", name="Chat").check()
-    send(page, "Hello there")
-    expect(transcript(page).locator(".user")).to_have_text("Hello there")
-    assert transcript(page).locator(".token").count() > 1
-    assert position(page) > 16
-
-
 def test_a_refusal_is_said_and_nothing_is_lost(server, visit):
-    page = visit(server.url, expect_errors=True)
+    page = in_text(visit(server.url, expect_errors=True))
     set_sampling(page, max_tokens=0)
     page.get_by_role("textbox", name="What to send").fill("Hello")
     page.locator("#controls [name=max_tokens]").evaluate("input => { input.value = '-5'; }")
@@ -222,7 +158,7 @@ def test_a_refusal_is_said_and_nothing_is_lost(server, visit):
 
 
 def test_without_the_network(server, visit):
-    page = visit(server.url, expect_errors=True)
+    page = in_text(visit(server.url, expect_errors=True))
     set_sampling(page, max_tokens=8)
     new_session(page, "offline")
     send(page, "The sea")
@@ -242,19 +178,19 @@ def test_without_the_network(server, visit):
 
 def test_a_server_that_dies_in_the_middle_of_an_answer(model, visit):
     with Server(model) as mine:
-        page = visit(mine.url, expect_errors=True)
+        page = in_text(visit(mine.url, expect_errors=True))
         set_sampling(page, **ENDLESS)
         page.get_by_role("textbox", name="What to send").fill("On and on")
         page.get_by_role("button", name="Send", exact=True).click()
         expect(transcript(page).locator(".token").nth(50)).to_be_attached()
         mine.process.kill()
         expect(page.get_by_role("alert")).to_be_visible()
-        expect(transcript(page).locator(".model small")).to_have_text(re.compile("broken off"))
+        expect(transcript(page).locator(".model small")).to_have_text(re.compile("interrupted"))
         expect(page.get_by_role("status")).to_have_text(re.compile("cannot be reached"))
 
 
 def test_the_keyboard_alone(server, visit):
-    page = visit(server.url)
+    page = in_text(visit(server.url))
     set_sampling(page, max_tokens=6)
     page.keyboard.press("Escape")
     for _ in range(60):  # from wherever it is to the text
@@ -276,7 +212,7 @@ def test_the_keyboard_alone(server, visit):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone(server, visit, pictures, scheme):
-    page = visit(server.url, viewport={"width": 360, "height": 740}, color_scheme=scheme)
+    page = in_text(visit(server.url, viewport={"width": 360, "height": 740}, color_scheme=scheme))
     set_sampling(page, max_tokens=30)
     send(page, "In the morning")
     width = page.evaluate("document.documentElement.scrollWidth")
@@ -289,7 +225,7 @@ def test_a_phone(server, visit, pictures, scheme):
 
 
 def test_the_load_is_live(server, visit):
-    page = visit(server.url)
+    page = in_text(visit(server.url))
     set_sampling(page, **ENDLESS)
     page.get_by_role("textbox", name="What to send").fill("On and on")
     page.get_by_role("button", name="Send", exact=True).click()

@@ -11,12 +11,19 @@ export class Refused extends Error {
 // The server could not be reached, or went away in the middle of an answer.
 export class Unreachable extends Error {}
 
+// The key of requests. It lives as long as the tab, and is never in an address.
+const KEY = 'recurve.key';
+export const hasKey = () => sessionStorage.getItem(KEY) !== null;
+export const useKey = (key) => sessionStorage.setItem(KEY, key);
+export const forgetKey = () => sessionStorage.removeItem(KEY);
+
 async function send(method, path, body, signal) {
   const options = {method, signal, cache: 'no-store', headers: {}};
   if (body !== undefined) {
     options.body = JSON.stringify(body);
     options.headers['Content-Type'] = 'application/json';
   }
+  if (hasKey()) options.headers.Authorization = `Bearer ${sessionStorage.getItem(KEY)}`;
   let response;
   try {
     response = await fetch(path, options);
@@ -26,7 +33,7 @@ async function send(method, path, body, signal) {
   }
   if (response.ok) return response;
   const answer = await response.json().catch(() => ({}));
-  throw new Refused(response.status, answer.error?.message ?? `the server said ${response.status}`);
+  throw new Refused(response.status, answer.error?.message ?? `the server answered with status ${response.status}`);
 }
 
 async function ask(method, path, body) {
@@ -36,6 +43,9 @@ async function ask(method, path, body) {
 const at = (session) => `/v1/sessions/${encodeURIComponent(session)}`;
 
 export const load = () => ask('GET', '/v1/load');
+export const models = () => ask('GET', '/v1/models');
+// Fails with the server's sentence where the model has no usable chat template.
+export const tryChat = () => ask('POST', '/tokenize', {messages: [{role: 'user', content: 'a'}]});
 
 // All sessions, a page of them after the other.
 export async function sessions() {
@@ -50,13 +60,17 @@ export async function sessions() {
 }
 
 export const session = (name) => ask('GET', at(name));
-export const open = (name) => ask('POST', '/v1/sessions', name ? {session: name} : {});
+// The server can rewind a session by so many tokens: 128 KiB of its memory for each session and mark.
+const REWIND_TOKENS = 32768;
+export const open = (name) =>
+  ask('POST', '/v1/sessions', {rewind_tokens: REWIND_TOKENS, ...(name && {session: name})});
 export const close = (name) => ask('DELETE', at(name));
 export const fork = (name, to) => ask('POST', `${at(name)}/fork`, to ? {session: to} : {});
 export const mark = (name, mark) => ask('POST', `${at(name)}/marks`, {mark});
 export const unmark = (name, mark) =>
   ask('DELETE', `${at(name)}/marks/${encodeURIComponent(mark)}`);
-export const rewind = (name, mark) => ask('POST', `${at(name)}/rewind`, {mark});
+// to: {mark} or {position}
+export const rewind = (name, to) => ask('POST', `${at(name)}/rewind`, to);
 
 // The events of a stream of the dialect, as objects, until its [DONE].
 async function* events(response) {
@@ -115,21 +129,14 @@ function tokensOf(choice) {
   }));
 }
 
-// Generates in a session, from {text, chat} with the fields of `sampling`, and calls
-// take({text, tokens, finish}) for what comes: tokens are {text, name, p, top: [[name, p]]}, the
-// likeliest first; finish says why the answer has ended.
-export async function generate(name, {text, chat}, {alternatives, ...sampling}, signal, take) {
+// Generates in a session, from {messages} of a chat or a {prompt}, with the fields of `sampling`, and
+// calls take({text, reasoning, tokens, finish}) for what comes: tokens are {text, name, p,
+// top: [[name, p]]}, the likeliest first; finish says why the answer has ended.
+export async function generate(name, {messages, prompt}, {alternatives, ...sampling}, signal, take) {
   const body = {...sampling, session: name, stream: true};
-  if (chat) {
-    Object.assign(body, {
-      messages: [{role: 'user', content: text}],
-      logprobs: true,
-      top_logprobs: alternatives,
-    });
-  } else {
-    Object.assign(body, {prompt: text, logprobs: alternatives});
-  }
-  const path = chat ? '/v1/chat/completions' : '/v1/completions';
+  if (messages) Object.assign(body, {messages, logprobs: true, top_logprobs: alternatives});
+  else Object.assign(body, {prompt, logprobs: alternatives});
+  const path = messages ? '/v1/chat/completions' : '/v1/completions';
   const texts = new TokenTexts();
   for await (const event of events(await send('POST', path, body, signal))) {
     const choice = event.choices?.[0];
@@ -140,6 +147,11 @@ export async function generate(name, {text, chat}, {alternatives, ...sampling}, 
       p: Math.exp(token.logprob),
       top: token.top.map(([other, logprob]) => [other, Math.exp(logprob)]).sort((a, b) => b[1] - a[1]),
     }));
-    take({text: choice.text ?? choice.delta?.content ?? '', tokens, finish: choice.finish_reason});
+    take({
+      text: choice.text ?? choice.delta?.content ?? '',
+      reasoning: choice.delta?.reasoning_content ?? '',
+      tokens,
+      finish: choice.finish_reason,
+    });
   }
 }

@@ -1,57 +1,30 @@
 // Puts the page together: sessions, the branches that are shown, and the server's load.
 
+import {Access} from '/page/access.js';
 import * as api from '/page/api.js';
 import {Load} from '/page/load.js';
-import {Pane, bytes} from '/page/pane.js';
+import {Pane} from '/page/pane.js';
+import {Settings} from '/page/settings.js';
 import * as transcripts from '/page/transcripts.js';
 import {Tree} from '/page/tree.js';
 
 const LOOK_EVERY_MS = 1000;
-const CONTROLS = 'recurve.controls';
 
 const byId = (id) => document.getElementById(id);
-const controls = byId('controls');
 const load = new Load(byId('load'), byId('rate'));
+const settings = new Settings(byId('controls'), (now) => document.body.classList.toggle('plain', !now.colours));
+const access = new Access(byId('access'), byId('forget'), () => {
+  forgetServer();
+  look();
+});
 
 let sessions = [];
 let chatProblem = null;
 let panes = [];
+let model = null;     // of a key that may not see the load: what the server says of its model
+let observes = true;  // whether this key may see the load
 
-// The fields of a request, as the controls have them; those left empty are the server's defaults.
-function settings() {
-  const field = (name) => controls.elements[name].value;
-  const said = {alternatives: Number(field('alternatives'))};
-  for (const name of ['temperature', 'top_p', 'top_k', 'min_p', 'repetition_penalty', 'max_tokens', 'seed']) {
-    if (field(name) !== '') said[name] = Number(field(name));
-  }
-  if (field('stop') !== '') said.stop = field('stop').replaceAll('\\n', '\n');
-  return said;
-}
-
-function keepControls() {
-  const values = {};
-  for (const input of controls.elements) {
-    values[input.name] = input.type === 'checkbox' ? input.checked : input.value;
-  }
-  localStorage.setItem(CONTROLS, JSON.stringify(values));
-  document.body.classList.toggle('plain', !controls.elements.colours.checked);
-}
-
-function restoreControls() {
-  try {
-    for (const [name, value] of Object.entries(JSON.parse(localStorage.getItem(CONTROLS) ?? '{}'))) {
-      const input = controls.elements[name];
-      if (!input) continue;
-      if (input.type === 'checkbox') input.checked = value;
-      else input.value = value;
-    }
-  } catch {
-    // What cannot be read is left as the page has it.
-  }
-  keepControls();
-}
-
-// Asks for a name in a dialog; null: never mind.
+// Asks for a name in a dialog; null: the user has cancelled it.
 function askName(title, label, name, required) {
   const dialog = byId('ask');
   byId('ask-title').textContent = title;
@@ -78,7 +51,7 @@ function status(text, bad) {
   document.body.classList.toggle('offline', Boolean(bad));
 }
 
-// Carries out what the user wants, and says why it could not be.
+// Carries out what the user wants, and shows why it could not be.
 async function act(what) {
   try {
     await what();
@@ -99,10 +72,10 @@ function addPane(name) {
     others: () => panes.filter((other) => other !== pane),
     open: async (into) => {
       const made = await api.open();
-      transcripts.forget(made.id);
-      into.name = null;
+      transcripts.put(made.id, {parts: [], marks: {}, position: 0, title: ''});
       adopt(into, made.id);
     },
+    branch,
   });
   panes.push(pane);
   byId('panes').append(pane.element);
@@ -111,14 +84,24 @@ function addPane(name) {
   return pane;
 }
 
-// A session that is made while a pane's answer begins.
+// A session that is opened or forked while a pane's answer begins.
 function adopt(pane, name) {
-  pane.name = name;
-  pane.parts.title.textContent = name;
-  pane.element.setAttribute('aria-label', `Session ${name}`);
-  pane.parts.facts.textContent = '';
-  pane.redraw();
+  pane.adopt(name);
   arrange();
+}
+
+// Shows in a pane a fork of its session, as that was at a position, with its first `count` parts.
+async function branch(pane, count, position) {
+  const from = pane.name;
+  const fork = await api.fork(from);
+  try {
+    await api.rewind(fork.id, {position});
+  } catch (error) {
+    await api.close(fork.id).catch(() => {});
+    throw error;
+  }
+  transcripts.branched(from, fork.id, count, position);
+  adopt(pane, fork.id);
 }
 
 function hide(pane) {
@@ -137,10 +120,11 @@ function arrange() {
   history.replaceState(null, '', hash ? `#${hash}` : location.pathname);
 }
 
-function show(name, place) {
+function show(name, index) {
+  setDrawer(false);
   const there = panes.find((pane) => pane.name === name);
   if (there) return there.parts.text.focus();
-  if (place < panes.length) panes[place].show(name);
+  if (index < panes.length) panes[index].show(name);
   else addPane(name);
   arrange();
   return look();
@@ -148,9 +132,10 @@ function show(name, place) {
 
 const tree = new Tree(byId('tree'), {
   show: (name) => show(name, 0),
-  beside: (name) => show(name, 1),
+  split: (name) => show(name, 1),
   fork: async (name) => {
-    const to = await askName(`Fork ${name}`, 'Name of the fork', next(`${name}.`.slice(-100), sessions.map((s) => s.id)), false);
+    const to = await askName(`Fork ${transcripts.title(name)}`, 'Name of the fork',
+      next(`${name}.`.slice(-100), sessions.map((s) => s.id)), false);
     if (to === null) return;
     await act(async () => {
       const fork = await api.fork(name, to);
@@ -161,7 +146,8 @@ const tree = new Tree(byId('tree'), {
   },
   mark: async (name) => {
     const session = sessions.find((one) => one.id === name);
-    const mark = await askName(`Mark ${name}`, 'Name of the mark', next('m', session?.marks.map((m) => m.name) ?? []), true);
+    const mark = await askName(`Mark ${transcripts.title(name)}`, 'Name of the mark',
+      next('m', session?.marks.map((m) => m.name) ?? []), true);
     if (mark === null) return;
     await act(async () => {
       await api.mark(name, mark);
@@ -178,14 +164,14 @@ const tree = new Tree(byId('tree'), {
     arrange();
   }),
   rewind: (name, mark) => act(async () => {
-    const session = await api.rewind(name, mark);
+    const session = await api.rewind(name, {mark});
     transcripts.rewound(name, mark, session.position);
     for (const pane of panes.filter((one) => one.name === name)) pane.redraw();
   }),
   unmark: (name, mark) => act(() => api.unmark(name, mark)),
 });
 
-// Looks at what the server has. One look at a time: another that is wanted meanwhile follows it.
+// Asks what the server has. One look at a time: another that is wanted meanwhile follows it.
 let looking = null, again = false;
 function look() {
   if (looking) {
@@ -203,26 +189,63 @@ function look() {
 }
 
 async function lookOnce() {
+  if (access.refused) return;
   try {
-    const [now, all] = await Promise.all([api.load(), api.sessions()]);
-    load.take(now, performance.now() / 1000);
-    byId('model').textContent = now.model;
-    byId('state').textContent =
-      `Each state takes ${bytes(now.state_bytes)}, however long its text has become.`;
+    const all = await api.sessions();
+    await lookAtServer();
     sessions = all;
-    const problem = now.chat ? null : (now.chat_problem || 'The model has no chat template.');
-    if (problem !== chatProblem) {
-      chatProblem = problem;
-      arrange();
-    }
     for (const pane of panes) pane.update(all.find((one) => one.id === pane.name) ?? null);
     tree.draw(all, shown());
     if (document.body.classList.contains('offline')) status('');
   } catch (error) {
     load.lost();
+    if (error.status === 401) return access.wanted(error.message);
     const unreachable = error instanceof api.Unreachable;
     status(unreachable ? 'The server cannot be reached; trying again.' : error.message, true);
   }
+}
+
+// The load, or what a key that may not see it can know of the model.
+async function lookAtServer() {
+  if (observes) {
+    try {
+      const now = await api.load();
+      load.take(now, performance.now() / 1000);
+      return setModel(now.model, now.chat ? null : (now.chat_problem || 'The model has no chat template.'));
+    } catch (error) {
+      if (error.status !== 403) throw error;
+      observes = false;
+    }
+  }
+  byId('server').hidden = true;
+  if (model !== null) return;
+  const names = await api.models();
+  const problem = await api.tryChat().then(() => null, (error) => {
+    if (error.status !== 400) throw error;
+    return error.message;
+  });
+  model = names.data[0]?.id ?? '';
+  setModel(model, problem);
+}
+
+function setModel(name, problem) {
+  byId('model').textContent = name;
+  document.title = `${name} - Recurve`;
+  if (problem === chatProblem) return;
+  chatProblem = problem;
+  arrange();
+}
+
+// Another key may see other things.
+function forgetServer() {
+  model = null;
+  observes = true;
+  byId('server').hidden = false;
+  sessions = [];
+  tree.draw([], []);
+  while (panes.length > 1) hide(panes.at(-1));
+  panes[0].show(null);
+  arrange();
 }
 
 async function lookAgainAndAgain() {
@@ -232,9 +255,33 @@ async function lookAgainAndAgain() {
   }
 }
 
+// On a phone the sessions are in a drawer.
+function setDrawer(open) {
+  document.body.classList.toggle('drawer', open);
+  byId('menu').setAttribute('aria-expanded', String(open));
+}
+
+byId('menu').addEventListener('click', () => {
+  const open = !document.body.classList.contains('drawer');
+  setDrawer(open);
+  if (open) byId('open').focus();
+});
+byId('shade').addEventListener('click', () => setDrawer(false));
+document.addEventListener('keydown', (event) => {
+  if (event.key !== 'Escape' || !document.body.classList.contains('drawer')) return;
+  setDrawer(false);
+  byId('menu').focus();
+});
 byId('open').addEventListener('click', async () => {
-  const name = await askName('A new session', 'Name', '', false);
+  const name = await askName('New session', 'Name, or empty for one from its first message', '', false);
   if (name === null) return;
+  if (name === '') {  // the first message opens it
+    setDrawer(false);
+    panes[0].show(null);
+    arrange();
+    panes[0].parts.text.focus();
+    return look();
+  }
   await act(async () => {
     const made = await api.open(name);
     transcripts.forget(made.id);
@@ -242,13 +289,10 @@ byId('open').addEventListener('click', async () => {
   });
 });
 byId('ask-no').addEventListener('click', () => byId('ask').close('no'));
-controls.addEventListener('input', keepControls);
-controls.addEventListener('submit', (event) => event.preventDefault());
 document.addEventListener('visibilitychange', () => {
   if (document.visibilityState === 'visible') look();
 });
 
-restoreControls();
 const wanted = location.hash.slice(1).split('&').filter(Boolean).map(decodeURIComponent);
 addPane(wanted[0] ?? null);
 if (wanted[1]) addPane(wanted[1]);

@@ -1,5 +1,7 @@
 // The server's load, live.
 
+import {bytes} from '/page/pane.js';
+
 const numbers = new Intl.NumberFormat('en', {maximumFractionDigits: 1});
 const POINTS = 60;
 
@@ -31,11 +33,12 @@ export class Load {
 
   #facts(load) {
     const {slots} = load;
+    const grows = load.state_bytes_per_token > 0 ? ` + ${bytes(load.state_bytes_per_token)} a token` : '';
     const facts = [
       ['Slots', `${slots.running} running, ${slots.idle_session} idle, ${slots.free} free`],
       ['Waiting', `${load.requests_waiting}`],
-      ['Sessions', `${load.sessions.total}`],
       ['Tokens/s', numbers.format(this.#rates.at(-1) ?? 0)],
+      ['State', `${bytes(load.state_bytes)} a session${grows}`],
     ];
     if (this.list.children.length === 0) {
       for (const [name] of facts) {

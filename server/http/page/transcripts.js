@@ -1,6 +1,12 @@
-// What this browser remembers of the sessions' texts: the server keeps states, not texts. A
-// transcript is {parts, marks, position}: its parts {who: 'user'|'model', text, tokens, finish}, how
-// many parts there were at each mark, and how many tokens the session had absorbed by the last.
+// What this browser stores of the sessions' texts: the server stores states, not texts. A transcript
+// is {parts, marks, position, title, mode}:
+//   parts     {who: 'system' | 'user' | 'model', text}; a turn's user and model parts also have
+//             `before`, the position of the session before the turn; a model part has {tokens,
+//             reasoning, finish, mode} and the seconds to its `first` and last token
+//   marks     the number of parts at each mark
+//   position  the tokens that the session had absorbed after the last part
+//   title     the first words of the first message; absent: the session's name is shown
+//   mode      'chat' or 'text', as the last turn was sent
 
 const KEY = 'recurve.transcripts';
 const MOST = 100;
@@ -12,7 +18,7 @@ try {
   // What cannot be read is begun anew.
 }
 
-// Those that were changed last stay, where there is no room for all.
+// If the storage is full, those that were changed last stay.
 function save() {
   while (all.size > MOST) all.delete(all.keys().next().value);
   while (all.size > 0) {
@@ -41,8 +47,14 @@ export function forget(session) {
 }
 
 export function forked(from, to, position) {
-  const {parts} = of(from);
-  put(to, structuredClone({parts, marks: {}, position}));
+  const {parts, mode} = of(from);
+  put(to, structuredClone({parts, mode, marks: {}, position}));
+}
+
+// A fork that has been rewound to where it had the first `count` parts.
+export function branched(from, to, count, position) {
+  const {parts, mode} = of(from);
+  put(to, structuredClone({parts: parts.slice(0, count), mode, marks: {}, position, title: ''}));
 }
 
 export function marked(session, mark) {
@@ -58,4 +70,21 @@ export function rewound(session, mark, position) {
   const known = mark in transcript.marks;
   transcript.parts = transcript.parts.slice(0, count);
   put(session, {...transcript, position: known ? position : 0});
+}
+
+// The name that people see.
+export const title = (session) => of(session).title || session;
+
+const WORDS_OF_TITLE = 6;
+const MOST_OF_TITLE = 48;
+
+// A title from a message, with a number where another session has the same.
+export function titled(text) {
+  const whole = text.trim().replace(/\s+/g, ' ');
+  const cut = whole.split(' ', WORDS_OF_TITLE).join(' ').slice(0, MOST_OF_TITLE);
+  const words = cut === whole ? whole : `${cut.replace(/[.,;:]$/, '')}…`;
+  const taken = new Set([...all.values()].map((one) => one.title));
+  let unique = words;
+  for (let n = 2; words && taken.has(unique); ++n) unique = `${words} (${n})`;
+  return unique;
 }

@@ -1,6 +1,7 @@
 // The sessions as a tree: forks below what they were forked from, marks below their session.
 
 import {bytes} from '/page/pane.js';
+import * as transcripts from '/page/transcripts.js';
 
 const numbers = new Intl.NumberFormat('en');
 
@@ -29,10 +30,17 @@ function careful(key, label, title, act) {
 
 const TIERS = {empty: 'empty', slot: 'in a slot', host: 'in host memory', disk: 'on disk'};
 
+function invitation() {
+  const text = document.createElement('p');
+  text.className = 'note';
+  text.textContent = 'No sessions yet. The first message opens one, and its forks appear below it.';
+  return text;
+}
+
 export class Tree {
   #drawn = '';
 
-  // acts: show, beside, fork, mark, close (of a session's name), rewind, unmark (of a name and a
+  // acts: show, split, fork, mark, close (of a session's name), rewind, unmark (of a name and a
   // mark).
   constructor(element, acts) {
     this.element = element;
@@ -42,7 +50,7 @@ export class Tree {
   // shown: the names that stand in the panes.
   draw(sessions, shown) {
     const key = JSON.stringify([
-      sessions.map((s) => [s.id, s.parent, s.position, s.tier, s.busy, s.marks]),
+      sessions.map((s) => [s.id, s.parent, s.position, s.tier, s.busy, s.marks, transcripts.title(s.id)]),
       shown,
     ]);
     if (key === this.#drawn) return;
@@ -50,7 +58,7 @@ export class Tree {
     const focused = this.element.contains(document.activeElement)
       ? document.activeElement.dataset.key
       : null;
-    this.element.replaceChildren(this.#list(this.#roots(sessions), shown));
+    this.element.replaceChildren(sessions.length > 0 ? this.#list(this.#roots(sessions), shown) : invitation());
     if (focused) this.element.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
   }
 
@@ -81,23 +89,31 @@ export class Tree {
   #node({session, children}, shown) {
     const item = document.createElement('li');
     const name = session.id;
-    const title = button(`show ${name}`, name, `Show ${name}`, () => this.acts.show(name));
+    const label = transcripts.title(name);
+    const title = button(`show ${name}`, label, `Show ${label}`, () => this.acts.show(name));
     title.className = 'name';
-    if (shown.includes(name)) title.setAttribute('aria-current', 'true');
+    title.title = name;
     const facts = document.createElement('span');
     facts.className = 'facts';
-    facts.textContent = `${numbers.format(session.position)} tokens, ${
-      session.busy ? 'busy' : TIERS[session.tier] ?? session.tier}`;
-    facts.title = `state ${bytes(session.state_bytes)}, ${bytes(session.host_bytes)} reserved`;
+    facts.textContent = session.busy ? 'busy' : numbers.format(session.position);
+    facts.title = `${numbers.format(session.position)} tokens, ${TIERS[session.tier] ?? session.tier}, state ${
+      bytes(session.state_bytes)}, ${bytes(session.host_bytes)} reserved`;
     const acts = document.createElement('span');
     acts.className = 'acts';
     acts.append(
-      button(`beside ${name}`, 'Beside', `Show ${name} beside the other`, () => this.acts.beside(name)),
-      button(`fork ${name}`, 'Fork', `Fork ${name}`, () => this.acts.fork(name)),
-      button(`mark ${name}`, 'Mark', `Mark where ${name} is`, () => this.acts.mark(name)),
-      careful(`close ${name}`, 'Close', `Close ${name}`, () => this.acts.close(name)),
+      button(`fork ${name}`, 'Fork', `Fork ${label}`, () => this.acts.fork(name)),
+      button(`mark ${name}`, 'Mark', `Mark where ${label} is`, () => this.acts.mark(name)),
+      button(`split ${name}`, 'Split', `Show ${label} in a second pane`, () => this.acts.split(name)),
+      careful(`close ${name}`, 'Close', `Close ${label}`, () => this.acts.close(name)),
     );
-    item.append(title, facts, acts);
+    const row = document.createElement('div');
+    row.className = 'session';
+    if (shown.includes(name)) {
+      title.setAttribute('aria-current', 'true');
+      row.classList.add('current');
+    }
+    row.append(title, facts, acts);
+    item.append(row);
     const below = document.createElement('ul');
     below.append(...session.marks.map((mark) => this.#mark(name, mark)));
     below.append(...children.map((child) => this.#node(child, shown)));
@@ -116,10 +132,11 @@ export class Tree {
     const acts = document.createElement('span');
     acts.className = 'acts';
     const at = `${name} ${mark.name}`;
+    const label = transcripts.title(name);
     acts.append(
-      button(`rewind ${at}`, 'Rewind', `Rewind ${name} to ${mark.name}`,
+      button(`rewind ${at}`, 'Rewind', `Rewind ${label} to ${mark.name}`,
         () => this.acts.rewind(name, mark.name)),
-      careful(`unmark ${at}`, 'Forget', `Forget the mark ${mark.name} of ${name}`,
+      careful(`unmark ${at}`, 'Forget', `Forget the mark ${mark.name} of ${label}`,
         () => this.acts.unmark(name, mark.name)),
     );
     item.append(title, facts, acts);

@@ -1,0 +1,46 @@
+// The key of a server that wants one: a bar with a field while the server refuses requests without it.
+
+import * as api from '/page/api.js';
+
+export class Access {
+  #refused = false;
+
+  // changed(): there is another key, or none.
+  constructor(bar, forget, changed) {
+    this.bar = bar;
+    this.forget = forget;
+    this.field = bar.querySelector('input');
+    bar.addEventListener('submit', (event) => {
+      event.preventDefault();
+      api.useKey(this.field.value.trim());
+      this.field.value = '';
+      this.#set(false);
+      changed();
+    });
+    forget.addEventListener('click', () => {
+      api.forgetKey();
+      this.#set(false);
+      changed();
+    });
+    this.#set(false);
+  }
+
+  // Whether the server wants a key, or another one, so that asking again is of no use.
+  get refused() {
+    return this.#refused;
+  }
+
+  // Takes the server's refusal of a request.
+  wanted(message) {
+    if (this.#refused) return;
+    this.bar.querySelector('p').textContent = api.hasKey() ? message : '';
+    this.#set(true);
+    this.field.focus();
+  }
+
+  #set(refused) {
+    this.#refused = refused;
+    this.bar.hidden = !refused;
+    this.forget.hidden = refused || !api.hasKey();
+  }
+}
