@@ -289,12 +289,12 @@ def keyed(model, tmp_path_factory):
 def test_a_key_lives_as_long_as_the_tab(keyed, visit, role):
     server, keys = keyed
     page = visit(server.url, expect_errors=True)
-    field = page.get_by_label("This server wants a key.")
+    field = page.get_by_label("This server needs a key.")
     expect(field).to_be_visible()
     expect(field).to_have_attribute("type", "password")
     page.locator("#key").fill("wrong")
     page.get_by_role("button", name="Use key").click()
-    expect(page.locator("#access").get_by_role("alert")).to_contain_text("key")
+    expect(page.locator("#access").get_by_role("alert")).to_have_text("The server does not know this key, or it has expired.")
     page.locator("#key").fill(keys[role])
     page.locator("#key").press("Enter")
     expect(page.locator("#model")).to_have_text("xlstm-books")
@@ -310,7 +310,7 @@ def test_a_key_lives_as_long_as_the_tab(keyed, visit, role):
     assert keys[role] not in stored
     other = page.context.new_page()
     other.goto(server.url)
-    expect(other.get_by_label("This server wants a key.")).to_be_visible()
+    expect(other.get_by_label("This server needs a key.")).to_be_visible()
     page.get_by_role("button", name="Forget key").click()
     expect(field).to_be_visible()
     assert page.evaluate("sessionStorage.length") == 0
@@ -335,9 +335,14 @@ def test_a_phone_has_a_drawer(server, visit):
     page.keyboard.press("Escape")
     expect(side).to_be_hidden()
     expect(drawer).to_be_focused()
+    # Two branches are one next to the other, of which one fills the screen.
     drawer.click()
-    page.locator("#tree .name").first.click()
+    page.locator("#tree .current [data-key^=fork]").click()
+    page.get_by_role("button", name="OK", exact=True).click()
     expect(side).to_be_hidden()
+    expect(page.locator(".pane")).to_have_count(2)
+    expect(page.locator(".pane").last).to_be_in_viewport(ratio=0.95)
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
 def test_an_endless_chat_is_stopped(server, visit):

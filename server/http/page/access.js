@@ -1,4 +1,4 @@
-// The key of a server that wants one: a bar with a field while the server refuses requests without it.
+// The key of a server that needs one: a bar with a field while the server refuses requests without it.
 
 import * as api from '/page/api.js';
 
@@ -25,15 +25,15 @@ export class Access {
     this.#set(false);
   }
 
-  // Whether the server wants a key, or another one, so that asking again is of no use.
+  // Whether requests need another key, so that they are not repeated.
   get refused() {
     return this.#refused;
   }
 
-  // Takes the server's refusal of a request.
-  wanted(message) {
+  // The server has refused a request without a key, or its key.
+  needed() {
     if (this.#refused) return;
-    this.bar.querySelector('p').textContent = api.hasKey() ? message : '';
+    this.bar.querySelector('p').textContent = api.hasKey() ? 'The server does not know this key, or it has expired.' : '';
     this.#set(true);
     this.field.focus();
   }

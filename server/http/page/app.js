@@ -124,8 +124,9 @@ function show(name, index) {
   setDrawer(false);
   const there = panes.find((pane) => pane.name === name);
   if (there) return there.parts.text.focus();
-  if (index < panes.length) panes[index].show(name);
-  else addPane(name);
+  const pane = panes[index] ?? addPane(name);
+  pane.show(name);
+  pane.element.scrollIntoView({block: 'nearest', inline: 'start'});  // a phone shows one of them
   arrange();
   return look();
 }
@@ -199,7 +200,7 @@ async function lookOnce() {
     if (document.body.classList.contains('offline')) status('');
   } catch (error) {
     load.lost();
-    if (error.status === 401) return access.wanted(error.message);
+    if (error.status === 401) return access.needed();
     const unreachable = error instanceof api.Unreachable;
     status(unreachable ? 'The server cannot be reached; trying again.' : error.message, true);
   }
