@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from conftest import BIN, ROOT, Server
 from playwright.sync_api import expect
-from visitor import ENDLESS, get, in_text, new_session, position, send, set_sampling, transcript, words
+from visitor import ENDLESS, dialog, get, in_text, new_session, position, send, set_sampling, transcript, words
 
 MARKDOWN = """## Fibonacci
 
@@ -249,6 +249,10 @@ def test_titles_are_the_first_words(server, visit):
     expect(page.locator(".pane h2")).to_have_text(title)
     page.get_by_role("button", name="Regenerate").click()
     expect(page.locator(".pane h2")).to_have_text(f"{title} (2)")
+    page.get_by_role("button", name=f"Fork {title} (2)", exact=True).click()
+    dialog(page, "")
+    expect(page.locator(".pane h2").last).to_have_text(f"{title} (3)")
+    page.get_by_role("button", name="Hide").last.click()
     # A name that the visitor has chosen stays.
     new_session(page, "tides")
     send(page, "Why?")

@@ -135,12 +135,13 @@ const tree = new Tree(byId('tree'), {
   show: (name) => show(name, 0),
   split: (name) => show(name, 1),
   fork: async (name) => {
-    const to = await askName(`Fork ${transcripts.title(name)}`, 'Name of the fork',
-      next(`${name}.`.slice(-100), sessions.map((s) => s.id)), false);
+    const titled = transcripts.of(name).title;
+    const to = await askName(`Fork ${transcripts.title(name)}`, 'Name, or empty for a title',
+      titled ? '' : next(`${name}.`.slice(-100), sessions.map((s) => s.id)), false);
     if (to === null) return;
     await act(async () => {
       const fork = await api.fork(name, to);
-      transcripts.forked(name, fork.id, fork.position);
+      transcripts.forked(name, fork.id, fork.position, to === '');
       if (panes[0].name === null) show(name, 0);
       show(fork.id, 1);
     });
@@ -274,7 +275,7 @@ document.addEventListener('keydown', (event) => {
   byId('menu').focus();
 });
 byId('open').addEventListener('click', async () => {
-  const name = await askName('New session', 'Name, or empty for one from its first message', '', false);
+  const name = await askName('New session', 'Name, or empty for a title', '', false);
   if (name === null) return;
   if (name === '') {  // the first message opens it
     setDrawer(false);

@@ -46,9 +46,12 @@ export function forget(session) {
   save();
 }
 
-export function forked(from, to, position) {
+// hasTitle: its name is not the user's, so that it gets a title.
+export function forked(from, to, position, hasTitle) {
   const {parts, mode} = of(from);
-  put(to, structuredClone({parts, mode, marks: {}, position}));
+  const fork = structuredClone({parts, mode, marks: {}, position});
+  if (hasTitle) fork.title = numbered(title(from).replace(/ \(\d+\)$/, ''));
+  put(to, fork);
 }
 
 // A fork that has been rewound to where it had the first `count` parts.
@@ -78,11 +81,15 @@ export const title = (session) => of(session).title || session;
 const WORDS_OF_TITLE = 6;
 const MOST_OF_TITLE = 48;
 
-// A title from a message, with a number where another session has the same.
+// A title from a message.
 export function titled(text) {
   const whole = text.trim().replace(/\s+/g, ' ');
   const cut = whole.split(' ', WORDS_OF_TITLE).join(' ').slice(0, MOST_OF_TITLE);
-  const words = cut === whole ? whole : `${cut.replace(/[.,;:]$/, '')}…`;
+  return numbered(cut === whole ? whole : `${cut.replace(/[.,;:]$/, '')}…`);
+}
+
+// With a number where another session has the same.
+function numbered(words) {
   const taken = new Set([...all.values()].map((one) => one.title));
   let unique = words;
   for (let n = 2; words && taken.has(unique); ++n) unique = `${words} (${n})`;
