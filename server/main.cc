@@ -228,6 +228,11 @@ void log_events(EngineOptions* options) {
     log_event(LogLevel::kError, "session_state_lost",
               {{"tenant", tenant}, {"name", name}, {"why", why}});
   };
+  options->sessions.on_tokens_lost = [](std::string_view tenant, std::string_view name,
+                                        const std::string& why) {
+    log_event(LogLevel::kError, "session_tokens_lost",
+              {{"tenant", tenant}, {"name", name}, {"why", why}});
+  };
   options->prefix.on_unreadable = [](const std::string& why) {
     log_event(LogLevel::kWarning, "prefix_not_read", {{"why", why}});
   };

@@ -33,6 +33,9 @@ struct Snapshot {
   StoredPtr stored = {};  // the same, on the disk; null: it is not there
   std::shared_ptr<const AnsweredRequest> answered = {};  // null: none, or not known
   TokenLog log = {};  // of the tokens absorbed, wherever the state is
+  // Of a durable session: where the log's tokens are on the disk, each part behind the one before.
+  // The log is not loaded as long as the state has not been read since the start.
+  std::vector<StoredTokens> tokens = {};
 };
 
 // Where the state of a session is. SessionStore::update() alone changes it.

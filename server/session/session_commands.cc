@@ -99,18 +99,17 @@ std::string SessionStore::no_share(const SessionCommand& command) const {
   if (!makes) return {};
   const auto of_one = sessions_.find({caller.tenant, command.name});
   const bool copies = command.kind == Kind::kFork || command.kind == Kind::kMark;
-  Snapshot at;
-  int64_t log = command.rewind_tokens;
+  Snapshot at{.log = TokenLog(command.rewind_tokens)};
   if (copies && of_one != sessions_.end()) {
     at.position = of_one->second.at.position;
     at.stored = of_one->second.at.stored;
-    log = of_one->second.at.log.most();
+    at.log = TokenLog(of_one->second.at.log.most());
   }
   if (command.kind == Kind::kImport) at.position = imported(command).at.position;
   const Durability own = command.kind != Kind::kFork || of_one == sessions_.end()
                              ? Durability::kNone
                              : of_one->second.durability;
-  return over_share(caller, reserved_for(command.name, state_memory(at.position), log),
+  return over_share(caller, reserved_for(command.name, state_memory(at.position), at.log.most()),
                     disk_for(command.durability.value_or(own), at));
 }
 
@@ -247,15 +246,21 @@ SessionResult SessionStore::export_state(Session& session, const SessionCommand&
   image_of(session);
   touch(session, now);
   SessionResult result = described(session, now);
-  result.state = source_of(header_of(session.at), session.at.image);
+  StateHeader header = header_of(session.at);
+  if (const TokenLog& log = session.at.log; log.has_all() && log.is_loaded()) {
+    header.tokens = log.words(0, log.end());
+  }
+  result.state = source_of(std::move(header), session.at.image);
   if (pool_.copied(pool_.asked())) return result;
   exporting_.push_back({pool_.asked(), std::move(result), command.done});
   return {.progress = Progress::kCommitting};
 }
 
 SessionResult SessionStore::import_state(const SessionCommand& command, Clock::time_point now) {
-  Snapshot at = imported(command).at;
+  const ImportedState& state = imported(command);
+  Snapshot at = state.at;
   at.log = TokenLog::unknown(command.rewind_tokens, at.position);
+  if (!state.tokens.empty()) at.log = TokenLog(command.rewind_tokens, state.tokens);
   return insert(command, {command.caller.tenant, command.name}, "", std::move(at), std::nullopt,
                 command.durability.value_or(Durability::kNone), now);
 }

@@ -15,6 +15,12 @@ SessionResult no_mark(const Session& session, const std::string& mark) {
                          fmt::format("session \"{}\" has no mark \"{}\"", session.name, mark));
 }
 
+SessionResult no_memory_to_go_back() {
+  return refused_command(EndReason::kExhausted,
+                         "there is no host memory for the state that the session would go back "
+                         "to: try again later, or raise --session-memory");
+}
+
 // Of those at most at the position, the last one that the log goes on from; null: none. The state
 // that has absorbed nothing is one of them.
 const Snapshot* last_on_way(const std::map<std::string, Snapshot>& marks, const TokenLog& log,
@@ -87,6 +93,7 @@ SessionResult SessionStore::go_back(Session& session, Snapshot back, const Sessi
   session.not_loaded.reset();  // that state is left behind
   if (const int64_t most = session.at.log.most(); back.log.most() != most) {
     back.log = TokenLog::unknown(most, back.position);
+    back.tokens.clear();
   }
   const bool empties = !back.image && !back.stored && session.tier() != Tier::kEmpty;
   if (empties) {
@@ -129,6 +136,10 @@ SessionResult SessionStore::rewind_to(Session& session, const SessionCommand& co
                     "sessions with rewind_tokens",
                     session.name));
   }
+  if (position >= log.begin() && !log.is_loaded()) {  // they come with the state
+    const auto waits = bring_for_command(session);
+    return waits ? *waits : no_memory_to_go_back();
+  }
   const Snapshot* begin =
       position < log.begin() ? nullptr : last_on_way(session.marks, log, position);
   if (begin == nullptr) {
@@ -141,7 +152,8 @@ SessionResult SessionStore::rewind_to(Session& session, const SessionCommand& co
   if (begin->position == position) return go_back(session, *begin, command, now);
   if (session.durable()) {
     const int64_t shared = begin->stored ? archive_->store().pages_of(*begin->stored).count : 0;
-    const int64_t more = disk_for(session.durability, position, shared) - session.share.disk;
+    const int64_t more =
+        disk_for(session.durability, position, shared, log.most()) - session.share.disk;
     if (disk_reserved() + more > limits_.disk_bytes) {
       return refused_command(
           EndReason::kExhausted,
@@ -159,12 +171,7 @@ SessionResult SessionStore::rewind_to(Session& session, const SessionCommand& co
     const int64_t memory = state_memory(session.at.position);
     const Room room = make_room(memory, For::kReturn);
     if (room == Room::kComing) return {.progress = SessionResult::Progress::kWaiting};
-    if (room == Room::kNone) {
-      return refused_command(
-          EndReason::kExhausted,
-          "there is no host memory for the state that the session would go back to: try "
-          "again later, or raise --session-memory");
-    }
+    if (room == Room::kNone) return no_memory_to_go_back();
     session.replay_memory = memory;
   }
   replay_ = std::make_unique<Replay>(

@@ -25,9 +25,15 @@ using nlohmann::json;
 //
 // A POINT is {"position", "pending" (absent: none), "state" (its place among the record's states;
 // absent: nothing absorbed), "request" and "digest" (of the answer that ended there; absent:
-// none)}. Texts of before have "tenant" and "name" too.
+// none), "log" (absent: no tokens are stored)}. Texts of before have "tenant" and "name" too.
+//
+// A "log" is {"begin" (the position of the first token that is stored), "before" and "digest" (of
+// the tokens before that one, and of all), "parts": [[FIRST, PLACE]] (the position of the first
+// token of each part of the text, and its place among the record's states)}; see TokenLog.
 constexpr const char* kOwner = "owner";
 constexpr std::string_view kSession = "session ";
+// More parts than the tokens of a session are in: see new_tokens().
+constexpr size_t kMostParts = 64;
 
 // The place of the state among the record's.
 size_t place_of(uint64_t id, std::vector<uint64_t>* states) {
@@ -38,7 +44,23 @@ size_t place_of(uint64_t id, std::vector<uint64_t>* states) {
   return states->size() - 1;
 }
 
-json point_of(const Snapshot& at, uint64_t state, std::vector<uint64_t>* states) {
+uint64_t id_of(const StoredPtr& stored) { return stored ? stored->id() : 0; }
+
+// new_tokens: those of the last part, if it is not there yet.
+json log_of(const Snapshot& at, uint64_t new_tokens, std::vector<uint64_t>* states) {
+  json parts = json::array();
+  for (const StoredTokens& part : at.tokens) {
+    const uint64_t id = part.stored ? part.stored->id() : new_tokens;
+    parts.push_back({part.first, place_of(id, states)});
+  }
+  return {{"begin", at.log.begin()},
+          {"before", at.log.first_digest()},
+          {"digest", at.log.digest()},
+          {"parts", std::move(parts)}};
+}
+
+json point_of(const Snapshot& at, uint64_t state, uint64_t new_tokens,
+              std::vector<uint64_t>* states) {
   json point = {{"position", at.position}};
   if (at.pending) point["pending"] = *at.pending;
   if (state > 0) point["state"] = place_of(state, states);
@@ -46,16 +68,36 @@ json point_of(const Snapshot& at, uint64_t state, std::vector<uint64_t>* states)
     point["request"] = at.answered->id;
     point["digest"] = std::string_view(at.answered->digest);
   }
+  if (at.log.most() > 0 && at.position > 0) point["log"] = log_of(at, new_tokens, states);
   return point;
 }
 
 // An epoch that a client may have seen of a session's lost changes is not given again.
 uint64_t lost_epochs(const Session& session) { return session.in_doubt ? uint64_t{1} << 20 : 0; }
 
-uint64_t id_of(const Snapshot& at) { return at.stored ? at.stored->id() : 0; }
+// What log_of() has made of the snapshot's log; if it is something else, its tokens are not known.
+// Throws json::exception or std::out_of_range.
+void read_log(const json& log, const std::vector<StoredPtr>& states, int64_t most, Snapshot* at) {
+  const int64_t begin = log.at("begin"), end = at->position;
+  for (const json& part : log.at("parts")) {
+    const int64_t first = part.at(0);
+    if (!at->tokens.empty()) at->tokens.back().end = first;
+    at->tokens.push_back({first, end, states.at(part.at(1).get<size_t>())});
+  }
+  const auto in_order = [](const StoredTokens& part) { return part.first < part.end; };
+  const bool has_all = at->tokens.empty()
+                           ? begin == end
+                           : at->tokens.front().first <= begin && begin < at->tokens.front().end;
+  if (begin < 0 || begin > end || end - begin > most || !has_all ||
+      at->tokens.size() > kMostParts || !std::ranges::all_of(at->tokens, in_order)) {
+    at->tokens.clear();
+    return;
+  }
+  at->log = TokenLog::stored(most, begin, end, log.at("before"), log.at("digest"));
+}
 
 // Throws json::exception, std::out_of_range or StateError, where it is not what point_of() makes.
-Snapshot snapshot_of(const json& point, const std::vector<StoredPtr>& states,
+Snapshot snapshot_of(const json& point, const std::vector<StoredPtr>& states, int64_t rewind_tokens,
                      const StateHeader& wanted) {
   Snapshot at{.position = point.at("position")};
   if (point.contains("pending")) at.pending = point.at("pending").get<int32_t>();
@@ -66,6 +108,8 @@ Snapshot snapshot_of(const json& point, const std::vector<StoredPtr>& states,
         AnsweredRequest{point.at("request").get<std::string>(),
                         std::string_view(point.at("digest").get_ref<const std::string&>())});
   }
+  at.log = TokenLog::unknown(rewind_tokens, at.position);
+  if (point.contains("log")) read_log(point.at("log"), states, rewind_tokens, &at);
   return at;
 }
 
@@ -152,19 +196,17 @@ bool SessionStore::restore_one(const StateStore::Record& record, Clock::time_poi
     StoredModel model = model_of(record, all.value("model", std::string()));
     const StateHeader any;
     const StateHeader& wanted = model.id == model_.id ? wanted_ : any;
-    Snapshot at = snapshot_of(all.at("at"), record.states, wanted);
+    const int64_t rewind_tokens =
+        std::clamp(all.value("rewind_tokens", int64_t{0}), int64_t{0}, kMostRewindTokens);
+    Snapshot at = snapshot_of(all.at("at"), record.states, rewind_tokens, wanted);
     std::map<std::string, Snapshot> marks;
     if (all.contains("marks")) {
       for (const auto& [name, point] : all.at("marks").items()) {
-        marks[name] = snapshot_of(point, record.states, wanted);
+        marks[name] = snapshot_of(point, record.states, rewind_tokens, wanted);
       }
     }
     const uint64_t epoch = all.at("epoch"), commits = all.at("commit");
     const double ttl = all.value("ttl_seconds", 0.0);
-    const int64_t rewind_tokens =
-        std::clamp(all.value("rewind_tokens", int64_t{0}), int64_t{0}, kMostRewindTokens);
-    at.log = TokenLog::unknown(rewind_tokens, at.position);
-    for (auto& [name, mark] : marks) mark.log = TokenLog::unknown(rewind_tokens, mark.position);
     const uint64_t owner = all.value("owner", uint64_t{0});
     Session& session = put({tenant.id, record.key.substr(slash + 1)},
                            all.value("parent", std::string()), std::move(at), ttl, now);
@@ -205,7 +247,7 @@ StateHeader SessionStore::header_of(const Snapshot& at) const {
 StateStore::Change SessionStore::change_of(const Session& session, Proposal* proposal) {
   Snapshot& at = proposal->at;
   StateStore::Change change{.key = key_of(session), .tenant = std::string(session.tenant_name)};
-  uint64_t id = id_of(at);
+  uint64_t id = id_of(at.stored);
   if (proposal->writes) {
     StateStore::NewState& state = change.state.emplace(
         StateStore::NewState{header_of(at), at.image, std::move(proposal->continues)});
@@ -217,10 +259,11 @@ StateStore::Change SessionStore::change_of(const Session& session, Proposal* pro
       state.header.answer_ids = std::move(proposal->answer_ids);
     }
   }
+  change.tokens = new_tokens(&at);
   json marks = json::object();
-  json point = point_of(at, id, &change.states);
+  json point = point_of(at, id, change.tokens ? change.tokens->id : 0, &change.states);
   for (const auto& [name, mark] : proposal->marks) {
-    marks[name] = point_of(mark, id_of(mark), &change.states);
+    marks[name] = point_of(mark, id_of(mark.stored), 0, &change.states);
   }
   json all = {{"epoch", session.epoch + lost_epochs(session) + (proposal->changes ? 1 : 0)},
               {"commit", session.commits + 1},
@@ -233,6 +276,24 @@ StateStore::Change SessionStore::change_of(const Session& session, Proposal* pro
   if (!marks.empty()) all["marks"] = std::move(marks);
   change.text = all.dump();
   return change;
+}
+
+// The tokens of the log that are to be written: those that no part has, with those of the last
+// parts that are less than twice as many. So a few parts have them all, and each is written a few
+// times.
+std::optional<StateStore::NewTokens> SessionStore::new_tokens(Snapshot* at) {
+  const TokenLog& log = at->log;
+  std::vector<StoredTokens>& parts = at->tokens;
+  std::erase_if(parts, [&](const StoredTokens& part) { return part.end <= log.begin(); });
+  while (!parts.empty() && parts.back().end > log.end()) parts.pop_back();  // left by a rewind
+  int64_t first = parts.empty() ? log.begin() : parts.back().end;
+  if (first == log.end()) return std::nullopt;
+  while (!parts.empty() && parts.back().end - parts.back().first < 2 * (log.end() - first)) {
+    first = std::max(parts.back().first, log.begin());
+    parts.pop_back();
+  }
+  parts.push_back({.first = first, .end = log.end()});
+  return StateStore::NewTokens{archive_->store().new_id(), first, log.words(first, log.end())};
 }
 
 // The session is busy, and stays so until done() has been called; it is as proposed then, or as it
@@ -255,7 +316,10 @@ void SessionStore::commit(Session& session, Proposal proposal, Committed done) {
               session.at = std::move(become->at);
               session.state_lost = false;
               ++session.epoch;
+            } else {
+              session.at.tokens = std::move(become->at.tokens);
             }
+            if (outcome.tokens) session.at.tokens.back().stored = outcome.tokens;
             if (outcome.state) session.at.stored = outcome.state;
             count_pages(session);
             const bool moves = become->changes && session.residency != Residency::kSaving;
@@ -333,6 +397,7 @@ void SessionStore::commit_turn(Session& session, std::optional<StateSlot> slot, 
 void SessionStore::commit_answer(Session& session, std::optional<StateSlot> slot,
                                  StoredPtr continues, Proposal proposal, Kept done) {
   proposal.at.history.end_request();
+  proposal.at.tokens = session.at.tokens;  // of the text that it goes on with, or has returned to
   if (continues && archive_->store().is_gone(*continues)) continues.reset();
   if (slot) {
     proposal.at.image = save_new_pages(session, *slot, proposal.at.position, continues);

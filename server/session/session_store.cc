@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "kernels/check.h"
 
@@ -32,6 +33,12 @@ int64_t memory_of_state(const StateLayout& layout, int32_t vocab) {
 }
 int64_t memory_of_page(const StateLayout& layout) {
   return static_cast<int64_t>(StateCache::bytes_each(layout, 1) - StateCache::bytes_each(layout));
+}
+
+// The parts that so many tokens are in at most, each half as large as the one before: see
+// new_tokens(). The first may have as many again that are not stored any more.
+constexpr int64_t most_parts(int64_t log) {
+  return log == 0 ? 0 : std::bit_width(static_cast<uint64_t>(2 * log));
 }
 
 int64_t page_bytes_of(const StateLayout& layout, int64_t tokens) {
@@ -223,8 +230,24 @@ SessionResult SessionStore::described(const Session& session, Clock::time_point 
 
 // state: bytes of its state; 0: it is on the disk alone. log: tokens that it stores.
 int64_t SessionStore::reserved_for(std::string_view name, int64_t state, int64_t log) const {
-  return bytes_each_ - state_memory_ + name_bytes(name.size()) + state +
-         heap_bytes(TokenLog::most_bytes(log));
+  return bytes_each_ - state_memory_ + name_bytes(name.size()) + state + memory_for_log(log);
+}
+
+// Its tokens, and what is known of them on the disk.
+int64_t SessionStore::memory_for_log(int64_t log) const {
+  const int64_t parts = archive_ == nullptr ? 0 : most_parts(log);
+  constexpr int64_t kPart = heap_bytes(sizeof(StoredState) + 2 * sizeof(void*));
+  return heap_bytes(TokenLog::most_bytes(log)) +
+         parts *
+             (static_cast<int64_t>(sizeof(StoredTokens)) + kPart + StateStore::page_group_memory());
+}
+
+// As for a state: those that are replaced are there too, and segments are half unused.
+int64_t SessionStore::disk_for_log(int64_t log) const {
+  if (log == 0) return 0;
+  const size_t described = most_token_bytes(wanted_.vocab, 0);
+  return 2 * (static_cast<int64_t>(most_token_bytes(wanted_.vocab, 2 * log)) +
+              most_parts(log) * static_cast<int64_t>(described));
 }
 
 int64_t SessionStore::reserved_by(const Session& session) const {
@@ -241,18 +264,18 @@ int64_t SessionStore::reserved_by(const Session& session) const {
 
 SessionShare SessionStore::share_of(const Session& session) const {
   const bool in_slot = session.tier() == Tier::kSlot;
-  SessionShare share{
-      .residency = session.residency,
-      .in_slot_alone = in_slot && !session.at.image,
-      .busy = session.busy,
-      .durable = session.durable(),
-      .internal = session.name.starts_with(kReserved),
-      .sessions = 1,
-      .entries = 1 + static_cast<int32_t>(session.marks.size()),
-      .reserved = reserved_by(session),
-      .disk = disk_for(session.durability, final_position(session), session.stored_pages),
-      .small =
-          reserved_for(session.name, 0, session.at.log.most()) + name_bytes(session.parent.size())};
+  SessionShare share{.residency = session.residency,
+                     .in_slot_alone = in_slot && !session.at.image,
+                     .busy = session.busy,
+                     .durable = session.durable(),
+                     .internal = session.name.starts_with(kReserved),
+                     .sessions = 1,
+                     .entries = 1 + static_cast<int32_t>(session.marks.size()),
+                     .reserved = reserved_by(session),
+                     .disk = disk_for(session.durability, final_position(session),
+                                      session.stored_pages, session.at.log.most()),
+                     .small = reserved_for(session.name, 0, session.at.log.most()) +
+                              name_bytes(session.parent.size())};
   const auto count = [&](int64_t bytes, bool stored, bool may_move) {
     if (stored && session.durable()) return;
     (may_move ? share.movable : share.held) += bytes;
@@ -363,7 +386,7 @@ SessionResult SessionStore::refuse_durable(Durability durability, const Snapshot
 int64_t SessionStore::disk_for(Durability durability, const Snapshot& at) const {
   const bool shares = durability != Durability::kNone && at.stored && at.stored->durable();
   return disk_for(durability, at.position,
-                  shares ? archive_->store().pages_of(*at.stored).count : 0);
+                  shares ? archive_->store().pages_of(*at.stored).count : 0, at.log.most());
 }
 
 // After each change of a durable session's state or marks on the disk.
@@ -394,7 +417,8 @@ std::string SessionStore::plan_growth(Session& session, const Identity& caller, 
   if (page_memory_ == 0 || tokens <= before) return {};
   const int64_t host = state_memory(tokens) - state_memory(before);
   const int64_t disk =
-      disk_for(session.durability, tokens, session.stored_pages) - session.share.disk;
+      disk_for(session.durability, tokens, session.stored_pages, session.at.log.most()) -
+      session.share.disk;
   std::string over = over_share(caller, host, disk);
   if (!over.empty()) return over;
   const bool moves = session.share.movable > 0;

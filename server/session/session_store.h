@@ -39,8 +39,10 @@ struct SessionLimits {
   // Called by restore() for each other model that sessions of the folder are of; may only post.
   std::function<void(const StoredModel& model, int sessions)> on_other_model = {};
   // Called on the engine's thread where a session's state is found to be damaged; may only post.
-  std::function<void(std::string_view tenant, std::string_view name, const std::string& why)>
-      on_state_lost = {};
+  using OnLost =
+      std::function<void(std::string_view tenant, std::string_view name, const std::string& why)>;
+  OnLost on_state_lost = {};
+  OnLost on_tokens_lost = {};  // the same, of the tokens that it could return to
 };
 
 // The shares of all sessions.
@@ -277,6 +279,7 @@ class SessionStore {
   const std::pair<const std::string, Snapshot>* last_whole_mark(const Session& session) const;
   int64_t position_still_there(const Session& session) const;
   StateStore::Change change_of(const Session& session, Proposal* proposal);
+  std::optional<StateStore::NewTokens> new_tokens(Snapshot* at);
   StateHeader header_of(const Snapshot& at) const;
   bool restore_one(const StateStore::Record& record, Clock::time_point now);
   StoredModel model_of(const StateStore::Record& record, const std::string& id);
@@ -297,12 +300,14 @@ class SessionStore {
   int64_t state_memory(int64_t tokens) const {
     return state_memory_ + page_memory_ * StateLayout::pages(page_memory_ > 0 ? tokens : 0);
   }
-  // stored: pages of it that are counted in stored_pages_.
-  int64_t disk_for(Durability durability, int64_t tokens, int64_t stored) const {
+  // stored: pages of it that are counted in stored_pages_. log: tokens that it stores.
+  int64_t disk_for(Durability durability, int64_t tokens, int64_t stored, int64_t log) const {
     if (durability == Durability::kNone) return 0;
     const int64_t pages = disk_page_ > 0 ? StateLayout::pages(tokens) - stored : 0;
-    return disk_each_ + disk_page_ * std::max<int64_t>(pages, 0);
+    return disk_each_ + disk_page_ * std::max<int64_t>(pages, 0) + disk_for_log(log);
   }
+  int64_t disk_for_log(int64_t log) const;
+  int64_t memory_for_log(int64_t log) const;
   // That of a new session with this state.
   int64_t disk_for(Durability durability, const Snapshot& at) const;
   // Host memory that sessions reserve, with what is known of their page groups.
@@ -321,6 +326,7 @@ class SessionStore {
   void rest_outside_slot(Session& session);
   void leave_slot(Session& session);
   void spill(Session& session);
+  void load_tokens(Session& session, std::function<void()> done, OnBrought failed);
   bool has_disk(For purpose, const Session& leaves) const;
   Leave leave_of(const Session& session) const;
   StateImage save(const Session& session, const StateSlot& slot, int64_t position) {

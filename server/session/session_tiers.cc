@@ -139,22 +139,52 @@ SessionStore::Room SessionStore::bring(Session& session, OnBrought done) {
   if (room != Room::kThere) return room;
   const auto came = [this, &session, done = std::move(done)](const Archive::Loaded& loaded,
                                                              const StateImage& image) {
-    session.busy = false;
-    session.state_lost = loaded.reason == EndReason::kStateLost;
-    if (image) {
-      session.at.image = image;
-      session.at.history = TokenHistory::of(loaded.header.history);
-    }
-    update(session, outside_slot(session.at));
-    if (session.state_lost && limits_.on_state_lost) {
-      limits_.on_state_lost(session.tenant_name, session.name, loaded.error);
-    }
-    done(loaded);
+    const auto finish = [this, &session, done, loaded, image] {
+      session.busy = false;
+      session.state_lost = loaded.reason == EndReason::kStateLost;
+      if (image) {
+        session.at.image = image;
+        session.at.history = TokenHistory::of(loaded.header.history);
+      }
+      update(session, outside_slot(session.at));
+      if (session.state_lost && limits_.on_state_lost) {
+        limits_.on_state_lost(session.tenant_name, session.name, loaded.error);
+      }
+      done(loaded);
+    };
+    if (session.at.log.is_loaded()) return finish();
+    load_tokens(session, finish, done);
   };
   cache_.read(StateCache::Owner::kSessions, session.at.stored, wanted_, session.at.position, came);
   session.busy = true;
   update(session, Residency::kLoading);
   return Room::kComing;
+}
+
+// The tokens of a session that is being read. If they are damaged, it goes on without them. failed:
+// called with an error that may pass, after which the session is as it was.
+void SessionStore::load_tokens(Session& session, std::function<void()> done, OnBrought failed) {
+  Snapshot& at = session.at;
+  const auto came = [this, &session, done = std::move(done),
+                     failed = std::move(failed)](Archive::Loaded loaded) {
+    Snapshot& at = session.at;
+    const bool whole = loaded.error.empty() && at.log.load(loaded.header.tokens);
+    if (!whole && !loaded.error.empty() && loaded.reason != EndReason::kStateLost) {
+      session.busy = false;
+      update(session, outside_slot(at));
+      return failed(loaded);
+    }
+    if (!whole) {
+      at.log = TokenLog::unknown(at.log.most(), at.position);
+      at.tokens.clear();
+      if (limits_.on_tokens_lost) {
+        limits_.on_tokens_lost(session.tenant_name, session.name,
+                               loaded.error.empty() ? "they are others" : loaded.error);
+      }
+    }
+    done();
+  };
+  archive_->load_tokens(at.tokens, at.log.begin(), wanted_.vocab, came);
 }
 
 void SessionStore::write(StateStore::Change change, Archive::Committed done) {

@@ -71,6 +71,7 @@ ReadState state_reader(StateHeader wanted) {
     }
     state->at.position = header.position;
     state->at.pending = header.pending;
+    state->tokens = std::move(header.tokens);
     header.history.resize(
         std::min(header.history.size(), TokenHistory::most_bytes(wanted.vocab) / 8));
     state->at.history = TokenHistory::of(std::move(header.history));

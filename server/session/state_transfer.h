@@ -1,5 +1,7 @@
 #pragma once
+#include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "server/request/state_transfer.h"
 #include "server/session/session.h"
@@ -12,6 +14,7 @@ std::shared_ptr<StateSource> source_of(StateHeader header, StateImage image);
 // What a state that has come in holds.
 struct ImportedState final : ReadyState {
   Snapshot at;
+  std::vector<uint32_t> tokens = {};  // see StateHeader
 };
 
 // Reads states that fit `wanted`, its layout and vocabulary included. Their memory, which is not

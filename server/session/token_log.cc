@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <random>
 #include <utility>
 
 #include "kernels/check.h"
@@ -17,18 +18,47 @@ uint64_t mix(uint64_t digest, uint64_t value) {  // the end of MurmurHash3
   return hash ^ (hash >> 33) ^ 1;
 }
 
+TokenLog::Entry entry_of(uint32_t word) {
+  return {static_cast<int32_t>(word >> 2), static_cast<TokenLog::Form>(word & 3)};
+}
+
 }  // namespace
 
+TokenLog::TokenLog(int64_t most, std::span<const uint32_t> words) : most_(most) {
+  for (const uint32_t word : words) add(entry_of(word).id, entry_of(word).form);
+}
+
+// Digests are stored, so that those of another process must differ, too.
 TokenLog TokenLog::unknown(int64_t most, int64_t position) {
-  static std::atomic<uint64_t> count = 0;
+  static std::atomic<uint64_t> count = uint64_t{std::random_device()()} << 32;
   TokenLog log(most);
   log.origin_ = log.begin_ = log.end_ = position;
   if (position > 0) log.first_digest_ = log.digest_ = mix(0x756e6b6e6f776e00u, ++count);
   return log;
 }
 
+TokenLog TokenLog::stored(int64_t most, int64_t begin, int64_t end, uint64_t first_digest,
+                          uint64_t digest) {
+  CHECK(begin >= 0 && begin <= end && end - begin <= most);
+  TokenLog log(most);
+  log.origin_ = log.begin_ = begin;
+  log.end_ = end;
+  log.first_digest_ = first_digest;
+  log.digest_ = digest;
+  return log;
+}
+
+bool TokenLog::load(std::span<const uint32_t> words) {
+  uint64_t digest = first_digest_;
+  for (const uint32_t word : words) digest = mix(digest, word);
+  if (words.size() != static_cast<size_t>(end_ - begin_) || digest != digest_) return false;
+  origin_ = begin_;
+  entries_ = std::make_shared<Entries>(words.begin(), words.end());
+  return true;
+}
+
 void TokenLog::add(int32_t id, Form form) {
-  CHECK(id >= 0 && id < 1 << 30);
+  CHECK(id >= 0 && id < 1 << 30 && is_loaded());
   if (most_ == 0) {
     begin_ = ++end_;
     return;
@@ -60,8 +90,15 @@ void TokenLog::own_entries() {
 
 TokenLog::Entry TokenLog::at(int64_t position) const {
   CHECK(position >= begin_ && position < end_);
-  const uint32_t found = entry(position);
-  return {static_cast<int32_t>(found >> 2), static_cast<Form>(found & 3)};
+  return entry_of(entry(position));
+}
+
+std::vector<uint32_t> TokenLog::words(int64_t from, int64_t to) const {
+  CHECK(from >= begin_ && from <= to && to <= end_ && is_loaded());
+  std::vector<uint32_t> words;
+  words.reserve(static_cast<size_t>(to - from));
+  for (int64_t p = from; p < to; ++p) words.push_back(entry(p));
+  return words;
 }
 
 TokenLog TokenLog::until(int64_t position) const {
@@ -73,7 +110,7 @@ TokenLog TokenLog::until(int64_t position) const {
 }
 
 uint64_t TokenLog::next_digest(uint64_t digest, int64_t from, int64_t to) const {
-  CHECK(from >= begin_ && to <= end_);
+  CHECK(from >= begin_ && to <= end_ && is_loaded());
   for (int64_t p = from; p < to; ++p) digest = mix(digest, entry(p));
   return digest;
 }

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 namespace recurve {
@@ -28,8 +29,17 @@ class TokenLog {
   TokenLog() = default;
   // Of a state that has absorbed nothing. most 0: no token is stored.
   explicit TokenLog(int64_t most) : most_(most) {}
+  // Of all tokens of a text, as words() has them.
+  TokenLog(int64_t most, std::span<const uint32_t> words);
   // Of a state whose tokens are not known; it is at the beginning of no other one.
   static TokenLog unknown(int64_t most, int64_t position);
+  // Of a state whose last tokens, of which there are at most `most`, are stored elsewhere: until
+  // load() has them, they can be neither read nor added to. first_digest, digest: as below.
+  static TokenLog stored(int64_t most, int64_t begin, int64_t end, uint64_t first_digest,
+                         uint64_t digest);
+  bool is_loaded() const { return entries_ != nullptr || begin_ == end_; }
+  // words: of all its tokens. False, and nothing changes: they are others.
+  bool load(std::span<const uint32_t> words);
 
   // ids in [0, 2^30).
   void add(int32_t id, Form form);
@@ -38,6 +48,8 @@ class TokenLog {
   int64_t begin() const { return begin_; }  // the position of the first token that is stored
   int64_t end() const { return end_; }      // tokens absorbed
   Entry at(int64_t position) const;         // in [begin, end)
+  // The entries in [from, to), as numbers: 4 * id + form.
+  std::vector<uint32_t> words(int64_t from, int64_t to) const;
   // The first part, up to a position in [begin, end].
   TokenLog until(int64_t position) const;
   // Of all tokens up to the end. Two logs of one digest are of one text, in the same forms.
@@ -58,7 +70,7 @@ class TokenLog {
   int64_t origin_ = 0;  // the position of the first token there was
   int64_t begin_ = 0, end_ = 0;
   uint64_t first_digest_ = 0, digest_ = 0;  // of the tokens before begin_, and before end_
-  using Entries = std::vector<uint32_t>;    // 4 * id + form
+  using Entries = std::vector<uint32_t>;    // as words() has them
   void own_entries();
   uint32_t entry(int64_t position) const { return (*entries_)[index_of(position)]; }
 

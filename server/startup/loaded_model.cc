@@ -137,8 +137,10 @@ LoadedModel load_served_model(const Options& o, Backend& backend, const StopSign
   const StateHeader identity = identity_of(model, loaded.info);
   loaded.info.read_state = state_reader(identity);
   loaded.info.check_front = front_checker(identity);
-  loaded.info.most_written_bytes = static_cast<int64_t>(most_written_bytes(
-      model.state_layout(), loaded.info.vocab_rows, 4096, loaded.plan.session_tokens()));
+  loaded.info.most_written_bytes =
+      static_cast<int64_t>(most_written_bytes(model.state_layout(), loaded.info.vocab_rows, 4096,
+                                              loaded.plan.session_tokens()) +
+                           most_token_bytes(loaded.info.vocab_rows, kMostRewindTokens));
   return loaded;
 }
 

@@ -327,6 +327,16 @@ PageGroup page_group_of(const StateHeader& header, const StateImage& image, int6
   return group;
 }
 
+std::string written_tokens(uint64_t id, int64_t first, const std::vector<uint32_t>& tokens) {
+  return front_of(json_of({.id = id, .first = first, .tokens = tokens}), 0, /*aligned=*/false);
+}
+
+size_t most_token_bytes(int32_t vocab, int64_t tokens) {
+  const size_t each = fmt::formatted_size("{},", 4 * static_cast<int64_t>(vocab));
+  constexpr size_t kDescribed = 128;
+  return kStateFixed + kDescribed + each * static_cast<size_t>(tokens);
+}
+
 size_t most_written_bytes(const StateLayout& layout, int32_t vocab, int64_t answer_ids,
                           int64_t tokens) {
   // The longest names, and numbers of 20 digits.
@@ -417,6 +427,12 @@ PageGroupRef read_page_group(uint64_t bytes, const ReadAt& read, const PageGroup
   data.check();
   *end = group.first;
   return group.base;
+}
+
+StateHeader read_tokens(uint64_t bytes, const ReadAt& read, int32_t vocab) {
+  WrittenTokens parsed = parse_tokens(bytes, read);
+  check_tokens(parsed.tokens, vocab);
+  return {.id = parsed.id, .position = parsed.first, .tokens = std::move(parsed.tokens)};
 }
 
 uint64_t read_id(uint64_t bytes, const ReadAt& read) { return parse_id(bytes, read); }

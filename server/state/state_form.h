@@ -35,6 +35,9 @@ namespace recurve {
 //   "position"  tokens absorbed
 //   "pending"   the token sampled last, which is not absorbed; absent: none
 //   "sampler"   {"seed", a string of digits; "index", tokens drawn since}, of the last answer
+//   "tokens"    of an export of a session that stores all its tokens: 4 * id + form of each, from
+//               the first one on; absent: they are not known. Form 0: sampled, and absorbed by a
+//               step alone; 1: of a prompt; 2: the first of a prompt; 3: the same, and sampled
 //   "answer"    the request whose answer ended here; absent: none. "request" its id, "digest" 32
 //               hexadecimal digits of what it asked for, "reason" why the answer ended, "stop" the
 //               id that ended it or -1, "prompt_tokens" absorbed for it, "before" the position it
@@ -72,6 +75,9 @@ namespace recurve {
 // "checksum" of a base is that in the beginning of the group with that id: so the checksum of a
 // state covers all its pages.
 //
+// Tokens of a session that may return to any of them are in the same form, without data: the header
+// has the members "id"; "first", the position of the first of them; and "tokens", as above.
+//
 // Version 2 is read too, and not written any more. Its arrays have no "growth", and none grows.
 
 // The request whose answer ended in a state.
@@ -86,6 +92,9 @@ struct StateAnswer {
 };
 
 inline constexpr std::string_view kStateMagic = "RCRVSTAT";
+
+// Tokens that are listed together, at most.
+inline constexpr size_t kMostTokens = size_t{1} << 18;
 
 // A page group.
 struct PageGroupRef {
@@ -104,8 +113,9 @@ struct StateHeader {
   std::optional<StateAnswer> answer = {};
   std::vector<uint64_t> history = {};  // a bit for every id seen
   std::vector<int32_t> answer_ids = {};
-  StateLayout layout = {};    // of the state: without the two arrays above
-  int32_t vocab = INT32_MAX;  // ids are below it: of what is wanted alone, and not written
+  std::vector<uint32_t> tokens = {};  // 4 * id + form of each token absorbed; empty: not known
+  StateLayout layout = {};            // of the state: without the two arrays above
+  int32_t vocab = INT32_MAX;          // ids are below it: of what is wanted alone, and not written
 
   // Pages that its base has.
   int64_t pages_in_base() const { return base.id == 0 ? 0 : position / kPageTokens; }
@@ -130,6 +140,10 @@ struct PageGroup {
 // header: of the state; its base has the pages before `first`.
 PageGroup page_group_of(const StateHeader& header, const StateImage& image, int64_t first,
                         uint64_t id);
+// Tokens from a position on, as they are written.
+std::string written_tokens(uint64_t id, int64_t first, const std::vector<uint32_t>& tokens);
+// Bytes that so many tokens take there at most, or in an export.
+size_t most_token_bytes(int32_t vocab, int64_t tokens);
 // What a state may take so written, at most: its layout's and model's names, a history of a
 // vocabulary of so many ids, an answer of so many, and the pages of so many tokens.
 size_t most_written_bytes(const StateLayout& layout, int32_t vocab, int64_t answer_ids,
@@ -158,7 +172,10 @@ StateHeader read_state(uint64_t bytes, const ReadAt& read, const StateHeader& wa
 // the group is damaged, kForeignState where it is another one than `wanted`.
 PageGroupRef read_page_group(uint64_t bytes, const ReadAt& read, const PageGroupRef& wanted,
                              const StateRooms& pages, int64_t* end);
-// The id in the header of a state or a page group. Throws StateError.
+// Tokens, with their id, and the position of the first one. The ids are below vocab. Throws
+// StateError.
+StateHeader read_tokens(uint64_t bytes, const ReadAt& read, int32_t vocab);
+// The id in the header of a state, a page group or tokens. Throws StateError.
 uint64_t read_id(uint64_t bytes, const ReadAt& read);
 
 // The header with the answer's ids, which must be below vocab, and without the state and the

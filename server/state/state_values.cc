@@ -85,8 +85,19 @@ void check_answer(const StateHeader& header, int32_t vocab) {
   for (const int32_t id : header.answer_ids) check_token("answer's tokens", id, vocab);
 }
 
+void check_tokens(std::span<const uint32_t> tokens, int32_t vocab) {
+  for (const uint32_t token : tokens) {
+    check_token("tokens", static_cast<int32_t>(token >> 2), vocab);
+  }
+}
+
 void check_values(const StateHeader& header, const StateHeader& wanted, const StateRooms& rooms) {
   check_text(header.position, header.pending, wanted);
+  check_tokens(header.tokens, wanted.vocab);
+  if (!header.tokens.empty() && static_cast<int64_t>(header.tokens.size()) != header.position) {
+    refuse("it must list {} tokens, which it has absorbed, and lists {}", header.position,
+           header.tokens.size());
+  }
   check_seen(header.history, wanted.vocab);
   check_answer(header, wanted.vocab);
   const std::vector<StatePieceLayout> pieces = wanted.layout.pieces(header.position);

@@ -123,6 +123,20 @@ PageGroupRef base_of(const json& header) {
   return ref;
 }
 
+std::vector<uint32_t> tokens_of(const json& header) {
+  const json& all = member(header, "tokens");
+  if (!all.is_array() || all.empty() || all.size() > kMostTokens) {
+    refuse_damaged(
+        fmt::format("\"tokens\" of its header are no list of 1 to {} numbers", kMostTokens));
+  }
+  std::vector<uint32_t> tokens;
+  tokens.reserve(all.size());
+  for (const json& token : all) {
+    tokens.push_back(static_cast<uint32_t>(number(token, "tokens", 0, UINT32_MAX)));
+  }
+  return tokens;
+}
+
 std::vector<int64_t> shape_of(const json& array) {
   const json& extents = member(array, "shape");
   if (!extents.is_array() || extents.size() > 8) refuse_damaged("an array's shape is none");
@@ -309,6 +323,7 @@ std::string json_of(const StateHeader& header, const std::vector<Summed>& pieces
               {"arrays", arrays_json(header)}};
   if (header.pending) all["pending"] = *header.pending;
   if (header.base.id > 0) all["base"] = base_json(header.base);
+  if (!header.tokens.empty()) all["tokens"] = header.tokens;
   if (const auto& answer = header.answer) {
     all["sampler"] = {{"seed", std::to_string(answer->seed)}, {"index", header.answer_ids.size()}};
     all["answer"] = {{"request", answer->request_id}, {"digest", answer->digest},
@@ -326,11 +341,18 @@ std::string json_of(const WrittenPages& group) {
   return all.dump();
 }
 
+std::string json_of(const WrittenTokens& tokens) {
+  return json{{"id", std::to_string(tokens.id)}, {"first", tokens.first}, {"tokens", tokens.tokens}}
+      .dump();
+}
+
 WrittenHeader parse_header(uint64_t bytes, const ReadAt& read) {
   const Front front = parse_front(bytes, read);
   const json& all = front.header;
   if (all.contains("first")) {
-    refuse_state(EndReason::kForeignState, "it is no state: it has pages of one");
+    refuse_state(EndReason::kForeignState, all.contains("tokens")
+                                               ? "it is no state: it has tokens of one"
+                                               : "it is no state: it has pages of one");
   }
   WrittenHeader parsed{.data_begin = front.data_begin, .data = front.data};
   parsed.header = {.model = text(all, "model"),
@@ -343,6 +365,7 @@ WrittenHeader parse_header(uint64_t bytes, const ReadAt& read) {
     parsed.header.pending = static_cast<int32_t>(number_in(all, "pending", 0, INT32_MAX));
   }
   if (all.contains("answer")) parsed.header.answer = answer_of(all);
+  if (all.contains("tokens")) parsed.header.tokens = tokens_of(all);
   parse_arrays(all, front.version, &parsed);
   if (parsed.header.base.id > 0 &&
       (!parsed.header.layout.grows() || parsed.header.pages_in_base() == 0)) {
@@ -350,6 +373,14 @@ WrittenHeader parse_header(uint64_t bytes, const ReadAt& read) {
   }
   parse_pieces(all, &parsed);
   return parsed;
+}
+
+WrittenTokens parse_tokens(uint64_t bytes, const ReadAt& read) {
+  const Front front = parse_front(bytes, read);
+  if (front.data > 0) refuse_damaged("its tokens have data behind them");
+  return {.id = digits(front.header, "id"),
+          .first = number_in(front.header, "first", 0, INT64_MAX / 2),
+          .tokens = tokens_of(front.header)};
 }
 
 uint64_t parse_id(uint64_t bytes, const ReadAt& read) {

@@ -39,13 +39,21 @@ struct WrittenPages {
   std::vector<Summed> pages = {};
 };
 
+struct WrittenTokens {
+  uint64_t id = 0;
+  int64_t first = 0;
+  std::vector<uint32_t> tokens = {};
+};
+
 // The header as JSON. pieces: of all of the data, in its order.
 std::string json_of(const StateHeader& header, const std::vector<Summed>& pieces);
 std::string json_of(const WrittenPages& group);
+std::string json_of(const WrittenTokens& tokens);
 // Throw StateError.
 WrittenHeader parse_header(uint64_t bytes, const ReadAt& read);
 WrittenPages parse_pages(uint64_t bytes, const ReadAt& read);
-uint64_t parse_id(uint64_t bytes, const ReadAt& read);  // of either
+WrittenTokens parse_tokens(uint64_t bytes, const ReadAt& read);
+uint64_t parse_id(uint64_t bytes, const ReadAt& read);  // of any
 
 [[noreturn]] inline void refuse_state(EndReason reason, const std::string& what) {
   throw StateError(reason, what);

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <exception>
 #include <new>
 #include <utility>
@@ -105,6 +106,25 @@ void Archive::load_answer(StoredPtr state, int32_t vocab, OnLoaded done) {
   add_read([this, state = std::move(state), vocab, done = observed(std::move(done))] {
     Loaded loaded = load_now(state, [&] { return store_.read_answer(*state, vocab); });
     return [done, loaded = std::move(loaded)]() mutable { done(std::move(loaded)); };
+  });
+}
+
+void Archive::load_tokens(std::vector<StoredTokens> parts, int64_t begin, int32_t vocab,
+                          OnLoaded done) {
+  add_read([this, parts = std::move(parts), begin, vocab, done = observed(std::move(done))] {
+    Loaded all;
+    for (const StoredTokens& part : parts) {
+      Loaded one = load_now(part.stored,
+                            [&] { return StateHeader{.tokens = store_.read_tokens(part, vocab)}; });
+      if (!one.error.empty()) {
+        all = std::move(one);
+        break;
+      }
+      const auto skipped = static_cast<ptrdiff_t>(std::max<int64_t>(begin - part.first, 0));
+      const std::vector<uint32_t>& tokens = one.header.tokens;
+      all.header.tokens.insert(all.header.tokens.end(), tokens.begin() + skipped, tokens.end());
+    }
+    return [done, all = std::move(all)]() mutable { done(std::move(all)); };
   });
 }
 

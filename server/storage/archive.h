@@ -69,6 +69,10 @@ class Archive {
   // Reads only the header and the ids of the last answer, which are below vocab.
   void load_answer(StoredPtr state, int32_t vocab, OnLoaded done);
 
+  // Reads the tokens of these parts of a text, which follow each other, from `begin` on, which is
+  // in the first one, to header.tokens.
+  void load_tokens(std::vector<StoredTokens> parts, int64_t begin, int32_t vocab, OnLoaded done);
+
   bool working() const { return under_way_ > 0; }  // an operation was started and not taken
   // Runs the callbacks of all operations that are done. False: none is done.
   bool take_done();

@@ -19,6 +19,7 @@ ReadAt reader_of(const FileSystem::Reader& blob) {
 bool writes_groups(const StateStore::Change& change) {
   return !change.key.empty() && !is_expendable(change.key) && change.state->header.layout.grows();
 }
+bool writes_any(const StateStore::Change& change) { return change.state || change.tokens; }
 int64_t full_pages(const StateStore::Change& change) {
   return change.state->header.position / kPageTokens;
 }
@@ -71,18 +72,20 @@ void StateStore::make_capacity(std::span<const Change> changes) {
   for (const Change& change : changes) {
     constexpr uint64_t kFrame = 64 << 10;
     wanted += change.text.size();
-    if (change.state) wanted += bytes_to_write(change) + kFrame;
+    if (writes_any(change)) wanted += bytes_to_write(change) + kFrame;
   }
   while (!files_.has_capacity(wanted) && tidy(Hurry::kFull)) continue;
 }
 
 uint64_t StateStore::bytes_to_write(const Change& change) const {
-  if (!change.state) return 0;
+  constexpr uint64_t kToken = 8;
+  const uint64_t tokens = change.tokens ? kToken * change.tokens->tokens.size() : 0;
+  if (!change.state) return tokens;
   const StateHeader& header = change.state->header;
   const std::lock_guard lock(mutex_);
   const auto base = base_of(change);
   const auto shared = static_cast<size_t>(base == refs_.end() ? 0 : base->second.pages);
-  return header.layout.bytes(header.position) - shared * header.layout.page_bytes();
+  return tokens + header.layout.bytes(header.position) - shared * header.layout.page_bytes();
 }
 
 // The page group with the last of the pages that need not be written; end(): all need to be.
@@ -102,10 +105,15 @@ std::vector<StateStore::Written> StateStore::write_states(std::span<const Change
   bool durable = false;
   blobs_.begin_group();
   for (size_t c = 0; c < changes.size(); ++c) {
-    if (!changes[c].state) continue;
-    durable |= !changes[c].key.empty();
+    const Change& change = changes[c];
+    if (!writes_any(change)) continue;
+    durable |= !change.key.empty();
     try {
-      write_state(changes[c], &written[c]);
+      if (change.state) write_state(change, &written[c]);
+      if (const auto& part = change.tokens) {
+        const std::string all = written_tokens(part->id, part->first, part->tokens);
+        blobs_.put(part->id, change.tenant, std::vector<std::string_view>{all}, /*lasting=*/true);
+      }
     } catch (const std::exception& error) {
       (*outcomes)[c].error = error.what();
     }
@@ -113,8 +121,8 @@ std::vector<StateStore::Written> StateStore::write_states(std::span<const Change
   if (!durable) return written;
   const std::map<uint64_t, std::string> unsure = blobs_.sync();
   for (size_t c = 0; c < changes.size() && !unsure.empty(); ++c) {
-    if (!changes[c].state || !(*outcomes)[c].error.empty()) continue;
-    for (const uint64_t id : {changes[c].state->header.id, written[c].group.id}) {
+    if (!writes_any(changes[c]) || !(*outcomes)[c].error.empty()) continue;
+    for (const auto& [id, refs] : refs_of(changes[c], written[c])) {
       const auto found = unsure.find(id);
       if (found != unsure.end()) (*outcomes)[c].error = found->second;
     }
@@ -153,10 +161,8 @@ void StateStore::write_journal(std::span<const Change> changes, std::span<const 
   for (size_t c = 0; c < changes.size(); ++c) {
     const Change& change = changes[c];
     if (change.key.empty() || !(*outcomes)[c].error.empty()) continue;
-    if (change.state) {
-      for (const auto& [id, refs] : refs_of(change, written[c])) {
-        append_location(id, refs, &entries);
-      }
+    for (const auto& [id, refs] : refs_of(change, written[c])) {
+      append_location(id, refs, &entries);
     }
     if (change.removes) {
       append_entry(RecordRemoved{change.key}, &entries);
@@ -206,11 +212,18 @@ void StateStore::begin_journal() {
 
 std::vector<std::pair<uint64_t, StateStore::Refs>> StateStore::refs_of(const Change& change,
                                                                        const Written& written) {
-  const uint64_t id = change.state->header.id;
+  std::vector<std::pair<uint64_t, Refs>> all;
   const auto& [group, pages, base] = written;
-  if (group.id == 0) return {{id, {.durable = !change.key.empty(), .base = base}}};
-  return {{group.id, {.durable = true, .base = base, .pages = pages, .checksum = group.checksum}},
-          {id, {.durable = true, .base = group.id}}};
+  if (group.id > 0) {
+    all.push_back(
+        {group.id, {.durable = true, .base = base, .pages = pages, .checksum = group.checksum}});
+  }
+  if (change.state) {
+    all.push_back({change.state->header.id,
+                   {.durable = !change.key.empty(), .base = group.id > 0 ? group.id : base}});
+  }
+  if (change.tokens) all.push_back({change.tokens->id, {.durable = true}});
+  return all;
 }
 
 void StateStore::append_location(uint64_t id, const Refs& refs, std::string* entries) const {
@@ -222,18 +235,16 @@ void StateStore::append_location(uint64_t id, const Refs& refs, std::string* ent
 
 void StateStore::apply(const Change& change, const Written& written, Outcome* outcome) {
   if (!outcome->error.empty()) {
-    if (change.state) blobs_.remove(change.state->header.id);
-    blobs_.remove(written.group.id);
+    for (const auto& [id, refs] : refs_of(change, written)) blobs_.remove(id);
     return;
   }
-  if (change.state) {
-    for (const auto& [id, refs] : refs_of(change, written)) {
-      refs_[id] = refs;
-      if (refs.base > 0) ++refs_[refs.base].states;
-    }
-    const uint64_t id = change.state->header.id;
-    outcome->state = handle(id, refs_[id]);
+  for (const auto& [id, refs] : refs_of(change, written)) {
+    refs_[id] = refs;
+    if (refs.base > 0) ++refs_[refs.base].states;
   }
+  const auto handle_of = [this](uint64_t id) { return handle(id, refs_[id]); };
+  if (change.state) outcome->state = handle_of(change.state->header.id);
+  if (change.tokens) outcome->tokens = handle_of(change.tokens->id);
   if (change.key.empty()) return;
   for (const uint64_t id : change.states) ++refs_[id].records;
   if (const auto before = records_.find(change.key)) unname(before->states);
@@ -372,6 +383,20 @@ StateHeader StateStore::read_header(const StoredState& state) {
   StateHeader header = read_state_header(blob->bytes(), reader_of(*blob));
   check_is(state, header);
   return header;
+}
+
+std::vector<uint32_t> StateStore::read_tokens(const StoredTokens& part, int32_t vocab) {
+  const auto blob = blobs_.get(part.stored->id());
+  StateHeader found = recurve::read_tokens(blob->bytes(), reader_of(*blob), vocab);
+  check_is(*part.stored, found);
+  if (found.position == part.first &&
+      static_cast<int64_t>(found.tokens.size()) == part.end - part.first) {
+    return std::move(found.tokens);
+  }
+  throw StateError(
+      EndReason::kStateLost,
+      fmt::format("its file holds {} tokens from {} on where those in [{}, {}) must be",
+                  found.tokens.size(), found.position, part.first, part.end));
 }
 
 void StateStore::check_is(const StoredState& state, const StateHeader& found) const {

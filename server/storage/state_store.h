@@ -42,6 +42,12 @@ class StoredState {
 };
 using StoredPtr = std::shared_ptr<const StoredState>;
 
+// A written part of a text: its tokens in [first, end).
+struct StoredTokens {
+  int64_t first = 0, end = 0;
+  StoredPtr stored = {};
+};
+
 // States and records in a folder. A record is a text by a key, and may name states. A committed
 // record survives a power failure, and so does a state while a record names it.
 //
@@ -86,6 +92,11 @@ class StateStore {
     // image may lack the pages that are in its page groups: see pages_of().
     StoredPtr continues = {};
   };
+  struct NewTokens {
+    uint64_t id = 0;  // of new_id()
+    int64_t first = 0;
+    std::vector<uint32_t> tokens;  // as TokenLog::words() has them; at most kMostTokens
+  };
   // Puts a record, which replaces the one of that key, or removes it. Without a key a state is only
   // written and not synced: it exists as long as the store.
   struct Change {
@@ -93,17 +104,19 @@ class StateStore {
     bool removes = false;
     std::string tenant = {};  // the owner of the state; empty: none
     std::string text = {};
-    std::vector<uint64_t> states = {};  // ids of the named states
+    std::vector<uint64_t> states = {};  // ids of the named states and tokens
     std::optional<NewState> state = {};
+    std::optional<NewTokens> tokens = {};  // with a key
   };
   struct Outcome {
     std::string error = {};  // a message; empty: success
     StoredPtr state = {};    // the new state
+    StoredPtr tokens = {};   // the new tokens
   };
   struct Usage {
     uint64_t bytes = 0;    // of all files
     uint64_t written = 0;  // since the start
-    int64_t states = 0;    // and page groups
+    int64_t states = 0;    // and page groups and tokens
     int64_t records = 0, syncs = 0, set_aside = 0;
   };
 
@@ -133,9 +146,11 @@ class StateStore {
   StateHeader read(const StoredState& state, const StateHeader& wanted, const StateRooms& rooms);
   StateHeader read_answer(const StoredState& state, int32_t vocab);
   StateHeader read_header(const StoredState& state);
+  // All of the part, whose ids are below vocab.
+  std::vector<uint32_t> read_tokens(const StoredTokens& part, int32_t vocab);
   // Bytes of a written state.
   uint64_t bytes_of(const StoredState& state) const { return blobs_.location(state.id()).bytes; }
-  // Bytes that a commit of the change writes for its state.
+  // Bytes that a commit of the change writes for its state and tokens, about.
   uint64_t bytes_to_write(const Change& change) const;
   // The last of the page groups that a state or a page group refers to; id 0: none.
   struct Pages {
@@ -186,7 +201,7 @@ class StateStore {
     int64_t pages = 0;        // that it has in page groups
     uint64_t base = 0;        // the last of the groups that were there before; 0: none
   };
-  // Of the new group and of the state itself.
+  // Of the new group, of the state itself and of its tokens.
   static std::vector<std::pair<uint64_t, Refs>> refs_of(const Change& change,
                                                         const Written& written);
 

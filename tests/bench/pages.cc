@@ -64,8 +64,9 @@ void measure_length(const PagesOptions& o, const Model& model, Backend& backend,
               {"turn_first_token_ms", 1e3 * turn}});
 }
 
-// What turns of a durable session that has absorbed so many tokens write, after a restart, next to
-// what is new of its state: what does not grow, and the pages from the first one that was not full.
+// What turns of a durable session that has absorbed so many tokens, and stores all of them, write
+// after a restart, next to what is new of its state: what does not grow, and the pages from the
+// first one that was not full.
 void measure_durable(const PagesOptions& o, const Model& model, Backend& backend, int tokens,
                      Report& report) {
   const BenchFolder folder(o.folder);
@@ -77,7 +78,10 @@ void measure_durable(const PagesOptions& o, const Model& model, Backend& backend
                                            PageLimits{.pages = pages, .most_tokens = most});
   };
   auto server = start();
-  server->open("s", Durability::kLocal);
+  server->run({.kind = SessionCommand::Kind::kOpen,
+               .name = "s",
+               .durability = Durability::kLocal,
+               .rewind_tokens = kMostRewindTokens});
   server->ask({{.session = "s", .prompt = prompt_of(tokens, 0)}});
   const int64_t whole = server->written();
   server.reset();

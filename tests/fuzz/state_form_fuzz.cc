@@ -62,6 +62,15 @@ void read_group(const std::string& bytes, const recurve::ReadAt& read_at, size_t
   }
 }
 
+// As tokens of a text.
+void read_tokens(const std::string& bytes, const recurve::ReadAt& read_at) {
+  constexpr int32_t kVocab = 1000;
+  const recurve::StateHeader found = recurve::read_tokens(bytes.size(), read_at, kVocab);
+  CHECK(found.position >= 0 && !found.tokens.empty() && found.tokens.size() <= bytes.size());
+  CHECK(found.tokens.size() <= recurve::kMostTokens);
+  for (const uint32_t token : found.tokens) CHECK(token / 4 < kVocab);
+}
+
 void read(const std::string& bytes) {
   const auto read_at = [&](uint64_t offset, std::span<std::byte> to) {
     CHECK(offset <= bytes.size() && to.size() <= bytes.size() - offset);
@@ -69,6 +78,10 @@ void read(const std::string& bytes) {
   };
   try {
     for (const size_t page_bytes : {512, 640, 1024}) read_group(bytes, read_at, page_bytes);
+  } catch (const recurve::StateError&) {
+  }
+  try {
+    read_tokens(bytes, read_at);
   } catch (const recurve::StateError&) {
   }
   try {
@@ -80,6 +93,7 @@ void read(const std::string& bytes) {
     const recurve::StateHeader header =
         recurve::read_state(bytes.size(), read_at, wanted, made.rooms);
     CHECK(header.position >= 0);
+    CHECK(header.tokens.empty() || header.tokens.size() == static_cast<size_t>(header.position));
     // A reader whose arrays are all in one piece.
     recurve::StateHeader joined = wanted;
     for (recurve::StateArray& array : joined.layout.arrays) array.piece = "all";

@@ -171,6 +171,45 @@ TEST(DurableSessions, MarksForksAndClosingSurviveToo) {
   EXPECT_EQ(client.get_session("f").position(), here.last.usage().session_position());
 }
 
+// Of its last tokens, sampled ones and a prompt's.
+TEST(DurableSessions, AKillForgetsNoTokensToReturnTo) {
+  const TempDir dir;
+  auto server = server_in(dir);
+  const auto rewind = [](Client& client, int64_t position) {
+    v1::RewindSessionRequest back;
+    back.set_name("s");
+    back.set_position(position);
+    return client.rewind_session(back);
+  };
+  std::map<int64_t, std::vector<int32_t>> expected;
+  {
+    Client client(server->address());
+    v1::OpenSessionRequest durable;
+    durable.set_name("s");
+    durable.set_durability(v1::DURABILITY_LOCAL);
+    durable.set_rewind_tokens(1000);
+    client.open_session(durable);
+    ask(client, turn("s", "Once upon a time", 10));
+    ask(client, turn("s", "there was a house", 10));
+    const int64_t end = client.get_session("s").position();
+    client.mark_session("s", "end");
+    for (int64_t position = end - 1; position > 2; position -= 3) {
+      EXPECT_EQ(rewind(client, position).position(), position);
+      expected[position] = ask(client, turn("s", " and", 10)).ids;
+      client.rewind_session("s", "end");
+    }
+  }
+  for (const auto& [position, ids] : expected) {
+    server->signal(SIGKILL);
+    server->wait();
+    server = server_in(dir);
+    Client client(server->address());
+    EXPECT_EQ(rewind(client, position).position(), position);
+    EXPECT_EQ(ask(client, turn("s", " and", 10)).ids, ids) << position;
+    client.rewind_session("s", "end");
+  }
+}
+
 TEST(DurableSessions, AnInterruptedRequestHasNoEffect) {
   const TempDir dir;
   auto server = server_in(dir);

@@ -103,7 +103,7 @@ TEST_P(DurablePages, ATurnWritesNewPagesAlone) {
 
 TEST_P(DurablePages, ForksMarksAndRewindsAreThereAfterARestart) {
   EngineHarness alone = quiet();
-  alone.open("s");
+  alone.command({.kind = Kind::kOpen, .name = "s", .rewind_tokens = 5000});
   std::optional<std::unique_ptr<OnDisk>> server = start();
   const auto restart = [&] {
     server.reset();
@@ -118,7 +118,12 @@ TEST_P(DurablePages, ForksMarksAndRewindsAreThereAfterARestart) {
     EXPECT_EQ(run(**server, kind, name, other).reason, EndReason::kDone);
     EXPECT_EQ(alone.command(kind, name, other).reason, EndReason::kDone);
   };
-  run(**server, {.kind = Kind::kOpen, .name = "s", .durability = Durability::kLocal});
+  const auto rewind = [&](const std::string& session, int64_t position) {
+    const SessionCommand to{.kind = Kind::kRewind, .name = session, .position = position};
+    EXPECT_EQ(run(**server, to).absorbed, alone.command(to).absorbed);
+  };
+  run(**server,
+      {.kind = Kind::kOpen, .name = "s", .durability = Durability::kLocal, .rewind_tokens = 5000});
   ask("s", 200, 1);
   command(Kind::kMark, "s", "m");
   ask("s", 300, 2);
@@ -131,6 +136,11 @@ TEST_P(DurablePages, ForksMarksAndRewindsAreThereAfterARestart) {
   command(Kind::kFork, "f", "g");
   command(Kind::kClose, "f");
   restart();
+  rewind("s", 400);
+  rewind("g", 450);
+  ask("s", 70, 11);
+  restart();
+  rewind("g", 350);
   ask("g", 60, 6);
   command(Kind::kRewind, "s", "m");
   restart();

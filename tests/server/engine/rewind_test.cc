@@ -185,10 +185,6 @@ TEST_F(RewindOnDisk, ADurableSessionCommitsWhereItReturnedTo) {
   }
   const auto server = start();
   EXPECT_EQ((*server)->get("s").position, 27);
-  EXPECT_EQ((*server)->get("s").tokens_from, 27) << "a restart forgets them";
-  const SessionResult refused = run(*server, rewind(20));
-  EXPECT_EQ(refused.reason, EndReason::kNotFound);
-  EXPECT_THAT(refused.message, HasSubstr("stores its tokens from 27 on"));
   EXPECT_EQ(server->ask(request(0, 9, 3))->bits(),
             quiet({request(10, 5, 1), request(10, 3, 2), request(0, 9, 3)}));
   const int64_t here = (*server)->get("s").position;

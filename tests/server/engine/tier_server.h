@@ -23,6 +23,7 @@ class Server {
     (*harness_)->start();
   }
   EngineHarness* operator->() { return &**harness_; }
+  StateStore& store() { return store_; }
 
   SessionResult open(const std::string& name, Durability durability) {
     return harness_.value()->command(

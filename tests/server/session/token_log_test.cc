@@ -43,6 +43,34 @@ TEST(TokenLog, HasTheLastTokensWhateverIsCutOff) {
   }
 }
 
+// As it is read again after a restart.
+TEST(TokenLog, IsLoadedWithItsOwnTokensAlone) {
+  TokenLog log(10);
+  for (int32_t id = 0; id < 25; ++id) log.add(id, id % 5 == 0 ? Form::kFirst : Form::kStep);
+  const auto stored = [&] {
+    return TokenLog::stored(10, log.begin(), log.end(), log.first_digest(), log.digest());
+  };
+  std::vector<uint32_t> words = log.words(log.begin(), log.end());
+  TokenLog again = stored();
+  EXPECT_FALSE(again.is_loaded());
+  EXPECT_EQ(again.digest(), log.digest());
+  EXPECT_TRUE(again.load(words));
+  for (int32_t id = 25; id < 45; ++id) {
+    for (TokenLog* one : {&log, &again}) one->add(id, Form::kPrompt);
+    ASSERT_EQ(again.digest(), log.digest());
+    ASSERT_EQ(again.words(again.begin(), again.end()), log.words(log.begin(), log.end()));
+    ASSERT_EQ(again.until(again.end() - 3).digest(), log.until(log.end() - 3).digest());
+  }
+  for (size_t changed = 0; changed < 10; ++changed) {
+    std::vector<uint32_t> others = words;
+    others[changed] ^= 1;
+    TokenLog other = TokenLog::stored(10, 15, 25, log.first_digest(), log.digest());
+    EXPECT_FALSE(other.load(others));
+    EXPECT_FALSE(other.is_loaded());
+  }
+  EXPECT_TRUE(TokenLog::stored(10, 7, 7, 1, 1).is_loaded());
+}
+
 TEST(TokenLog, TellsTextsApart) {
   const auto of = [](std::initializer_list<std::pair<int32_t, Form>> tokens) {
     TokenLog log(3);

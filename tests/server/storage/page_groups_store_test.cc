@@ -51,6 +51,11 @@ struct Text {
     for (uint64_t page = 0; in >> page;) text.pages.push_back(page);
     return text;
   }
+  std::vector<uint32_t> tokens() const {
+    std::vector<uint32_t> tokens(static_cast<size_t>(position), 4 * 7 + 1);
+    for (size_t p = 0; p < pages.size(); ++p) tokens[64 * p] = static_cast<uint32_t>(pages[p]);
+    return tokens;
+  }
   StateImage image() const {
     const NewImage made = make_image(grown(0).layout, position);
     const auto fill = [](std::span<std::byte> room, uint64_t seed) {
@@ -71,17 +76,19 @@ bool equal(const StateImage& a, const StateImage& b) {
   return std::equal(a->begin(), a->end(), b->begin(), b->end(), same);
 }
 
-// Sessions by key, as a server commits their turns; the record of each names one state.
+// Sessions by key, as a server commits their turns; the record of each names one state, and in
+// run() the tokens of its text, too.
 class Sessions {
  public:
   explicit Sessions(StateStore& store) : store_(store) {
     store.for_each_record([&](const StateStore::Record& record) {
       texts_[record.key] = {Text::of(record.text), record.states.at(0)};
+      if (record.states.size() > 1) texts_[record.key].tokens = record.states[1];
     });
   }
   struct Stored {
     Text text;
-    StoredPtr state;
+    StoredPtr state, tokens = {};
   };
   // Absorbs so many tokens. The image lacks the pages that are on the disk.
   StateStore::Change turn(const std::string& key, int64_t tokens) {
@@ -94,6 +101,10 @@ class Sessions {
     StateHeader header = grown(text.position);
     header.id = store_.new_id();
     change.states = {header.id};
+    if (stores_tokens_) {
+      change.tokens = {store_.new_id(), 0, text.tokens()};
+      change.states.push_back(change.tokens->id);
+    }
     std::vector<StatePiece> pieces = *text.image();
     if (before.state) {
       const auto stored = static_cast<size_t>(store_.pages_of(*before.state).count);
@@ -104,7 +115,10 @@ class Sessions {
   }
   StateStore::Change fork(const std::string& from, const std::string& to) {
     const Stored& parent = texts_.at(from);
-    return {.key = to, .text = parent.text.record(), .states = {parent.state->id()}};
+    StateStore::Change change{
+        .key = to, .text = parent.text.record(), .states = {parent.state->id()}};
+    if (parent.tokens) change.states.push_back(parent.tokens->id());
+    return change;
   }
   static StateStore::Change removal(const std::string& key) {
     return {.key = key, .removes = true};
@@ -115,7 +129,7 @@ class Sessions {
     const auto outcomes = store_.commit(changes);
     bool all = true;
     for (size_t c = 0; c < changes.size(); ++c) {
-      const auto& [key, removes, tenant, text, states, state] = changes[c];
+      const auto& [key, removes, tenant, text, states, state, tokens] = changes[c];
       all &= outcomes[c].error.empty();
       if (!outcomes[c].error.empty()) {
         error = outcomes[c].error;
@@ -128,16 +142,18 @@ class Sessions {
         texts_.erase(key);
         continue;
       }
-      StoredPtr stored = outcomes[c].state;
+      Stored stored{Text::of(text), outcomes[c].state, outcomes[c].tokens};
       for (const auto& [other, known] : std::map(texts_)) {
-        if (!stored && known.state->id() == states.at(0)) stored = known.state;
+        if (stored.state || known.state->id() != states.at(0)) continue;
+        stored = {stored.text, known.state, known.tokens};
       }
-      texts_[key] = {Text::of(text), stored};
+      texts_[key] = std::move(stored);
     }
     under_way.clear();
     return all;
   }
   void run() {
+    stores_tokens_ = true;
     for (int round = 0; round < 2; ++round) {
       commit({turn("a", 100)});
       commit({turn("a", 40), turn("b", 300)});
@@ -167,6 +183,7 @@ class Sessions {
   StateStore& store_;
   std::map<std::string, Stored> texts_;
   uint64_t turns_ = 0;
+  bool stores_tokens_ = false;
 };
 
 std::unique_ptr<StateStore> open(const std::shared_ptr<RecordingDisk>& disk) {
@@ -179,6 +196,10 @@ std::string problem_of(StateStore& store, const StateStore::Record& record) {
   const NewImage found = make_image(grown(0).layout, text.position);
   try {
     store.read(*record.states.at(0), grown(0), found.rooms);
+    if (record.states.size() > 1) {
+      const auto tokens = store.read_tokens({0, text.position, record.states[1]}, 1 << 20);
+      if (tokens != text.tokens()) return "it has other tokens";
+    }
   } catch (const std::exception& error) {
     return error.what();
   }

@@ -136,7 +136,8 @@ struct HarnessOptions {
   std::string model_name = {};
   std::function<void(const StoredModel& model, int sessions)> on_other_model = {};
   std::function<void(std::string_view tenant, std::string_view name, const std::string& why)>
-      on_state_lost = {};
+      on_state_lost = {},
+      on_tokens_lost = {};
   std::string made_by = {};
   int64_t disk_bytes = int64_t{1} << 40;
   int64_t ballast = 0;  // of NullHarness's states, see NullModel
@@ -165,7 +166,8 @@ class EngineHarness {
                               .model_name = options.model_name,
                               .disk_bytes = options.disk_bytes,
                               .on_other_model = options.on_other_model,
-                              .on_state_lost = options.on_state_lost},
+                              .on_state_lost = options.on_state_lost,
+                              .on_tokens_lost = options.on_tokens_lost},
                  .prefix = options.prefix,
                  .made_by = options.made_by,
                  .launch_ahead = options.launch_ahead,

@@ -1,0 +1,114 @@
+// Tokens of a text, apart from its state and in an export: read as they were written, and nothing
+// else is read as some.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "server/state/state_form.h"
+
+namespace recurve::tokens_form_test {
+
+using ::testing::HasSubstr;
+
+constexpr int32_t kVocab = 500;
+
+ReadAt reader_of(const std::string& bytes) {
+  return [&bytes](uint64_t offset, std::span<std::byte> to) {
+    ASSERT_LE(offset + to.size(), bytes.size()) << "reads only what is there";
+    std::memcpy(to.data(), bytes.data() + offset, to.size());
+  };
+}
+
+std::string with_checksum(std::string bytes) {
+  uint32_t header = 0;
+  std::memcpy(&header, bytes.data() + 12, sizeof header);
+  const uint64_t sum = checksum_of(bytes.substr(0, 24) + bytes.substr(32, header));
+  std::memcpy(bytes.data() + 24, &sum, sizeof sum);
+  return bytes;
+}
+
+// Why it is refused; empty: it is not.
+std::string refusal(const std::string& bytes) {
+  try {
+    read_tokens(bytes.size(), reader_of(bytes), kVocab);
+  } catch (const StateError& error) {
+    return error.what();
+  }
+  return {};
+}
+
+const std::vector<uint32_t> kTokens = {4 * 499 + 3, 1, 4 * 7 + 2};
+
+TEST(TokensForm, AreReadAsTheyWereWritten) {
+  const std::string written = written_tokens(12, 900, kTokens);
+  const StateHeader found = read_tokens(written.size(), reader_of(written), kVocab);
+  EXPECT_EQ(found.id, 12u);
+  EXPECT_EQ(found.position, 900);
+  EXPECT_EQ(found.tokens, kTokens);
+  EXPECT_EQ(read_id(written.size(), reader_of(written)), 12u);
+  const std::vector<uint32_t> many(kMostTokens, 4 * kVocab - 1);
+  EXPECT_LE(written_tokens(UINT64_MAX, INT64_MAX / 2, many).size(),
+            most_token_bytes(kVocab, kMostTokens));
+  EXPECT_THROW(read_state_header(written.size(), reader_of(written)), StateError);
+}
+
+TEST(TokensForm, EveryChangedByteIsFoundAndEveryCut) {
+  const std::string written = written_tokens(12, 900, kTokens);
+  for (size_t at = 0; at < written.size(); ++at) {
+    std::string changed = written;
+    changed[at] ^= 4;
+    EXPECT_NE(refusal(changed), "") << at;
+    EXPECT_NE(refusal(written.substr(0, at)), "") << at;
+  }
+  EXPECT_NE(refusal(written + " "), "");
+}
+
+// With the checksum that the header then must have.
+TEST(TokensForm, ForgedOnesAreRefused) {
+  const std::string written = written_tokens(12, 900, kTokens);
+  const auto forged = [&](const std::string& from, const std::string& to) {
+    std::string bytes = written;
+    const size_t at = bytes.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    return refusal(with_checksum(bytes.replace(at, from.size(), to)));
+  };
+  EXPECT_EQ(forged("1999", "1998"), "");
+  EXPECT_THAT(forged("1999", "2000"), HasSubstr("must be in [0, 500), and is 500"));
+  EXPECT_THAT(forged("1999", "-199"), HasSubstr("no number"));
+  EXPECT_THAT(forged("1999", "1e99"), HasSubstr("no number"));
+  EXPECT_THAT(forged("[1999,1,30]", "\"1999,1,30\""), HasSubstr("no list"));
+  EXPECT_THAT(forged("[1999,1,30]", "[         ]"), HasSubstr("no list"));
+  EXPECT_THAT(forged("\"first\":900", "\"first\":-90"), HasSubstr("no number"));
+  EXPECT_THAT(forged("\"first\"", "\"fires\""), HasSubstr("has no \"first\""));
+  const std::vector<uint32_t> too_many(kMostTokens + 1);
+  EXPECT_THAT(refusal(written_tokens(1, 0, too_many)), HasSubstr("no list of 1 to 262144"));
+}
+
+// An export has all tokens of its text, or none.
+TEST(TokensForm, OfAnExportAreAsManyAsItsPosition) {
+  StateHeader header{.model = "m",
+                     .weights = "bf16",
+                     .chunk = 8,
+                     .position = 3,
+                     .layout = {.arrays = {{.name = "n", .shape = {4}}}},
+                     .vocab = kVocab};
+  const NewImage made = make_image(header.layout, 3);
+  for (const auto room : made.rooms) std::ranges::fill(room, std::byte{0});
+  const auto read_again = [&](std::vector<uint32_t> tokens) {
+    header.tokens = std::move(tokens);
+    const StateFrame frame = frame_of(header, made.image);
+    std::string written = frame.front;
+    for (const std::string_view part : written_parts(header, made.image)) written += part;
+    written += frame.back;
+    return read_state(written.size(), reader_of(written), header, made.rooms).tokens;
+  };
+  EXPECT_EQ(read_again(kTokens), kTokens);
+  EXPECT_TRUE(read_again({}).empty());
+  EXPECT_THROW(read_again({1, 2}), StateError);
+  EXPECT_THROW(read_again({1, 2, 4 * kVocab}), StateError);
+}
+
+}  // namespace recurve::tokens_form_test
