@@ -53,6 +53,7 @@ void fill(const SampledToken& token, const Tokenizer& tokenizer, v1::TokenLogpro
 void fill(const AnswerDelta& delta, const Tokenizer& tokenizer, v1::Chunk* to) {
   to->set_choice(delta.choice);
   to->set_text(delta.text);
+  to->set_reasoning(delta.reasoning);
   for (const SampledToken& token : delta.tokens) {
     to->add_ids(token.id);
     if (delta.logprobs) fill(token, tokenizer, to->add_logprobs());
@@ -77,6 +78,7 @@ void fill(const AnswerEnd& end, v1::GenerateFinal* to) {
     final.set_generated_tokens(choice.generated_tokens);
     final.set_decode_seconds(choice.decode_seconds);
     final.set_tool_calls(choice.tool_calls);
+    final.set_reasoning_tokens(choice.reasoning_tokens);
   }
   fill(end.usage, to->mutable_usage());
   if (end.usage.commit) fill(*end.usage.commit, to->mutable_commit());

@@ -8,8 +8,10 @@ Answer::Answer(const Tokenizer& tokenizer, const ParsedRequest& parsed)
     : tokenizer_(&tokenizer),
       include_stop_(parsed.include_stop),
       decoder_(tokenizer, parsed.answer_position),
-      tools_(parsed.tools) {
+      tools_(parsed.tools),
+      reasoning_(parsed.reasoning) {
   if (!parsed.stop_strings.empty()) matcher_.emplace(parsed.stop_strings);
+  if (reasoning_) thoughts_.emplace(*reasoning_->rules.form, reasoning_->start);
   if (tools_) calls_.emplace(*tools_->form, tools_->types.get());
 }
 
@@ -26,14 +28,31 @@ void Answer::add(SampledToken token, bool ends, AnswerDelta* delta) {
   }
   std::string text = decoder_.push(id);
   delta->offsets.push_back(decoder_.offset());
-  // A mark that is a control token has no text in the decoder.
-  if (tools_ && tools_->mark == id) text += mark_token(*tools_->form);
+  text += control_text(id);
+  const bool within = thoughts_ && thoughts_->inside();
   add_text(text, delta);
+  if (within || (thoughts_ && thoughts_->inside())) ++reasoning_tokens_;
+}
+
+// Marks that are control tokens have no text in the decoder.
+std::string Answer::control_text(int32_t id) const {
+  if (thoughts_ && thoughts_->may_open() && reasoning_->rules.open == id) {
+    return std::string(reasoning_->rules.form->open);
+  }
+  if (thoughts_ && thoughts_->inside()) {
+    return reasoning_->rules.close == id ? std::string(reasoning_->rules.form->close) : "";
+  }
+  return tools_ && tools_->mark == id ? std::string(mark_token(*tools_->form)) : "";
 }
 
 void Answer::finish(AnswerDelta* delta) {
   add_text(decoder_.finish(), delta);
   if (matcher_) append(matcher_->finish(), delta);
+  if (thoughts_) {
+    std::string rest;
+    thoughts_->finish(&delta->reasoning, &rest);
+    append_answer(rest, delta);
+  }
   if (calls_) calls_->finish(&delta->text);
 }
 
@@ -45,6 +64,13 @@ void Answer::add_text(const std::string& text, AnswerDelta* delta) {
 }
 
 void Answer::append(const std::string& text, AnswerDelta* delta) {
+  if (!thoughts_) return append_answer(text, delta);
+  std::string answer;
+  thoughts_->feed(text, &delta->reasoning, &answer);
+  append_answer(answer, delta);
+}
+
+void Answer::append_answer(const std::string& text, AnswerDelta* delta) {
   if (!calls_) {
     delta->text += text;
     return;

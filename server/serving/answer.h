@@ -5,6 +5,7 @@
 
 #include "server/serving/events.h"
 #include "server/serving/validate.h"
+#include "server/text/chat/reasoning.h"
 #include "server/text/chat/tool_call_parser.h"
 #include "server/text/stop_matcher.h"
 #include "server/text/stream_decoder.h"
@@ -30,6 +31,7 @@ class Answer {
   const std::string& stop_string() const { return matcher_->matched_text(); }  // if stopped()
   // Added so far, without ignored ones.
   int64_t tokens() const { return tokens_; }
+  int64_t reasoning_tokens() const { return reasoning_tokens_; }
   // Complete calls of tools.
   int32_t tool_calls() const { return calls_ ? calls_->whole_calls() : 0; }
   // The last call is incomplete.
@@ -37,7 +39,9 @@ class Answer {
 
  private:
   void add_text(const std::string& text, AnswerDelta* delta);
+  std::string control_text(int32_t id) const;
   void append(const std::string& text, AnswerDelta* delta);
+  void append_answer(const std::string& text, AnswerDelta* delta);
 
   const Tokenizer* tokenizer_;
   const bool include_stop_;
@@ -45,7 +49,9 @@ class Answer {
   std::optional<StopMatcher> matcher_;  // if there are stop strings
   const std::optional<ToolReading> tools_;
   std::optional<ToolCallParser> calls_;  // if tools may be called
-  int64_t tokens_ = 0;
+  const std::optional<ReasoningReading> reasoning_;
+  std::optional<ReasoningParser> thoughts_;  // if there may be reasoning
+  int64_t tokens_ = 0, reasoning_tokens_ = 0;
 };
 
 }  // namespace recurve

@@ -30,10 +30,28 @@ Refused encode(const RangedText& text, TextPosition position, const ModelText& m
 
 using Render = RangedText (ChatTemplate::*)(const ChatInput&) const;
 
+// Where the answer to this prompt begins. A message that is continued has begun its answer, unless
+// it ends within the reasoning.
+ReasoningStart start_after(std::string_view prompt, const ChatInput& input,
+                           const ReasoningForm& form) {
+  ReasoningStart start = reasoning_start_of(form, prompt);
+  if (input.continue_final_message && start.phase != ReasoningStart::Phase::kInside) {
+    start = {.phase = ReasoningStart::Phase::kOver};
+  }
+  return start;
+}
+
+// `reasoning`: set for the answer to this prompt; may be null.
 Refused read(const ChatInput& input, Render render, TextPosition position, const ModelText& model,
-             std::vector<int32_t>* ids) {
+             std::vector<int32_t>* ids, std::optional<ReasoningReading>* reasoning = nullptr) {
   try {
-    return encode(((*model.chat.format).*render)(input), position, model, input.work, ids);
+    const RangedText text = ((*model.chat.format).*render)(input);
+    if (reasoning != nullptr && model.reasoning.form != nullptr) {
+      reasoning->emplace(ReasoningReading{
+          .rules = model.reasoning,
+          .start = start_after(text.text, input, *model.reasoning.form)});
+    }
+    return encode(text, position, model, input.work, ids);
   } catch (const ChatError& error) {
     return invalid(input.field, "{}: {}", input.field, error.what());
   }
@@ -65,12 +83,13 @@ std::string sentence_of(const Refused& refused) { return refused ? refused->mess
 
 // For a session, which later messages must be able to continue: both as its start and as its
 // continuation; at least one must be possible.
-Refused read_session(const ChatInput& input, const ModelText& model, Request* request) {
-  const Refused start =
-      read(input, &ChatTemplate::render_start, TextPosition::kStart, model, &request->prompt.ids);
+Refused read_session(const ChatInput& input, const ModelText& model, ParsedRequest* parsed) {
+  Request* request = &parsed->request;
+  const Refused start = read(input, &ChatTemplate::render_start, TextPosition::kStart, model,
+                             &request->prompt.ids, &parsed->reasoning);
   PromptReading& continued = request->continued_prompt.emplace();
   const Refused failed = read(input, &ChatTemplate::render_continuation, TextPosition::kContinued,
-                              model, &continued.ids);
+                              model, &continued.ids, &parsed->reasoning);
   continued.refusal = sentence_of(failed);
   continued.replaces_pending = model.tokens.eos;
   if (!continued.ids.empty() && model.tokenizer->is_special(continued.ids.front())) {
@@ -126,13 +145,14 @@ Refused read_messages(Conversation messages, bool continued, const ModelText& mo
 }
 
 Refused read_messages(Conversation messages, const ModelText& model, const WorkLimits& limits,
-                      Request* request, const std::function<Refused(const ChatInput&)>& then) {
+                      ParsedRequest* parsed, const std::function<Refused(const ChatInput&)>& then) {
   if (Refused refused = check_messages(messages, model)) return refused;
   return with_input(std::move(messages), limits, [&](const ChatInput& input) {
-    Refused refused =
-        request->session.empty()
-            ? read(input, &ChatTemplate::render, TextPosition::kStart, model, &request->prompt.ids)
-            : read_session(input, model, request);
+    Request* request = &parsed->request;
+    Refused refused = request->session.empty()
+                          ? read(input, &ChatTemplate::render, TextPosition::kStart, model,
+                                 &request->prompt.ids, &parsed->reasoning)
+                          : read_session(input, model, parsed);
     if (refused) return refused;
     end_with_turn(model, &request->sampling);
     return then(input);

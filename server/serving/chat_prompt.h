@@ -17,7 +17,7 @@ Refused read_messages(Conversation messages, bool continued, const ModelText& mo
 // that continues; at least one must be possible. The answer also ends where the chat template ends
 // it. `then`: reads more from the messages.
 Refused read_messages(Conversation messages, const ModelText& model, const WorkLimits& limits,
-                      Request* request, const std::function<Refused(const ChatInput&)>& then);
+                      ParsedRequest* parsed, const std::function<Refused(const ChatInput&)>& then);
 
 // The number of leading ids that the first `count` messages have too when they are rendered alone;
 // 0 if the chat template cannot render them alone.

@@ -31,13 +31,16 @@ struct AnswerDelta {
   // Complete characters. Text lags behind tokens while a character is incomplete or a stop string
   // may have begun.
   std::string text = {};
+  std::string reasoning = {};             // before the text; not in it
   std::vector<ToolCallPart> calls = {};   // of tools; not in the text
   std::vector<SampledToken> tokens = {};  // since the last delta of this choice
   bool logprobs = false;                  // the tokens have log-probabilities, and `offsets`
   // Of each token: the characters of the answer's text before it, also of a token without text. A
-  // character of several tokens begins at each of them. Stop strings and calls of tools count.
+  // character of several tokens begins at each of them. Stop strings, calls and reasoning count.
   std::vector<size_t> offsets = {};
-  bool empty() const { return text.empty() && calls.empty() && tokens.empty(); }
+  bool empty() const {
+    return text.empty() && reasoning.empty() && calls.empty() && tokens.empty();
+  }
 };
 
 // How a choice ended.
@@ -48,6 +51,7 @@ struct ChoiceEnd {
   int32_t tool_calls = 0;                 // complete ones
   bool cut_call = false;                  // the last call is incomplete
   int64_t generated_tokens = 0;           // without those after a stop string
+  int64_t reasoning_tokens = 0;           // of these, with the tags around the reasoning
   double decode_seconds = 0;              // from its first token to its end
 };
 

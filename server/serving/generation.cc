@@ -41,7 +41,9 @@ Refused Generation::compiled(ConstraintCompiler::Outcome outcome) {
                   "too many constraints wait to be compiled: try again later");
   }
   if (outcome.constraint == nullptr) return invalid(parsed.constraint_field, "{}", outcome.refusal);
-  parsed.request.sampling.constraint = std::move(outcome.constraint);
+  parsed.request.sampling.constraint =
+      parsed.reasoning ? after_reasoning(std::move(outcome.constraint), *parsed.reasoning)
+                       : std::move(outcome.constraint);
   return submit(parsed);
 }
 
@@ -109,7 +111,9 @@ void Generation::add_tokens(size_t index, TokenStream::Gathered& gathered) {
   for (SampledToken& token : gathered.tokens) {
     choice.token_bytes += size_of(token, logprobs_);
     choice.answer.add(std::move(token), ends && &token == &gathered.tokens.back(), &choice.delta);
-    if (choice.token_bytes + choice.delta.text.size() >= kEventBytes) send_delta(index);
+    if (choice.token_bytes + choice.delta.text.size() + choice.delta.reasoning.size() >=
+        kEventBytes)
+      send_delta(index);
   }
 }
 
@@ -177,6 +181,7 @@ AnswerEnd Generation::end_of_all() const {
     }
     end.tool_calls = choice.answer.tool_calls();
     end.cut_call = choice.answer.in_call();
+    end.reasoning_tokens = choice.answer.reasoning_tokens();
     end.generated_tokens = choice.answer.tokens();
     end.decode_seconds = ending.decode_seconds;
     usage.generated_tokens += choice.answer.tokens();

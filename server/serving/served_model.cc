@@ -54,6 +54,7 @@ void ServedModel::load(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo s
   text.chat = std::move(chat);
   text.tokenizer = std::move(tokenizer);
   text.tools = tool_rules_of(text);
+  text.reasoning = reasoning_rules_of(text);
   text.longest = longest_tokens(*text.tokenizer, text.vocab.usable);
   text.tokens = info.tokens;
   text.max_prompt_tokens = max_prompt_tokens;

@@ -137,13 +137,13 @@ ConstraintText constraint_of(const std::vector<Tool>& tools, const ToolUse& use,
           text.dump(-1, ' ', false, Json::error_handler_t::replace)};
 }
 
+}  // namespace
+
 int32_t control_id(std::string_view text, const ModelText& model) {
   const std::optional<int32_t> id = text.empty() ? std::nullopt : model.tokenizer->id_of(text);
   const bool usable = id && *id < model.vocab.usable && model.tokenizer->is_special(*id);
   return usable ? *id : -1;
 }
-
-}  // namespace
 
 ToolRules tool_rules_of(const ModelText& model) {
   ToolRules to{.form = model.chat.tool_form};

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "server/constraint/constraint.h"
 #include "server/request/refusal.h"
@@ -43,6 +44,9 @@ ToolRules tool_rules_of(const ModelText& model);
 // text is allowed.
 Refused read_tools(const std::string& tools_json, const ToolUse& use, const ToolRules& rules,
                    ToolReading* reading, std::optional<ConstraintText>* constraint);
+
+// The id of a control token by its text; -1: it is none.
+int32_t control_id(std::string_view text, const ModelText& model);
 
 // An id for a call, in the format that the form's templates accept.
 std::string make_call_id(const ToolForm& form);

@@ -253,14 +253,15 @@ Refused read_text_points(const TextRequest& asked, std::string_view text, const 
 }
 
 Refused read_prompt(TextRequest& asked, const ModelText& model, const WorkLimits& limits,
-                    Request* request) {
+                    ParsedRequest* parsed) {
+  Request* request = &parsed->request;
   if (auto* messages = std::get_if<Conversation>(&asked.prompt)) {
     if (asked.parse_special) {
       return invalid("parse_special",
                      "parse_special is for text: messages name control tokens by their roles only");
     }
     const std::vector<int32_t>& ids = request->prompt.ids;
-    return read_messages(std::move(*messages), model, limits, request, [&](const ChatInput& input) {
+    return read_messages(std::move(*messages), model, limits, parsed, [&](const ChatInput& input) {
       const auto read = [&](size_t count, int64_t* ids_before) -> Refused {
         *ids_before = tokens_of_messages(input, count, ids, model);
         return {};
@@ -400,7 +401,7 @@ Refused validate(TextRequest asked, const ModelText& model, const WorkLimits& li
     return invalid("durability", "durability local needs a session");
   }
   try {
-    refused = read_prompt(asked, model, limits, &request);
+    refused = read_prompt(asked, model, limits, parsed);
   } catch (const TextRefused& error) {
     refused = invalid("prompt", "{}", error.what());
   }

@@ -9,6 +9,7 @@
 #include "server/request/refusal.h"
 #include "server/request/request.h"
 #include "server/request/serving_info.h"
+#include "server/serving/reasoning_use.h"
 #include "server/serving/text_request.h"
 #include "server/text/chat/chat_template.h"
 #include "server/text/stream_decoder.h"
@@ -35,6 +36,7 @@ struct ModelText {
   SamplingVocab vocab;
   Chat chat;
   ToolRules tools;
+  ReasoningRules reasoning;
   LongestTokens longest;
   // The control token that the chat template writes after an answer; empty: none.
   std::optional<int32_t> answer_end;
@@ -54,6 +56,7 @@ struct ParsedRequest {
   std::string constraint_field = {};              // its name in refusals
   FieldNames names = {};
   std::optional<ToolReading> tools = {};
+  std::optional<ReasoningReading> reasoning = {};
   TextPosition answer_position = TextPosition::kContinued;  // of a session: if it is new
 };
 

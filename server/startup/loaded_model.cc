@@ -77,6 +77,7 @@ LoadedText load_text(const Options& o, const ModelInfo& model) {
   } else {
     files = token_files(model, *dir);
     text = {.tokenizer = load_tokenizer(*dir, files), .chat = load_chat(*dir, o.chat_template)};
+    if (!o.reasoning) text.chat.reasoning_form = nullptr;
     check_fits(*text.tokenizer, model.vocab, *dir);
   }
   // With random weights, no id ends a text.

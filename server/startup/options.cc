@@ -195,6 +195,10 @@ int parse_options(int argc, char** argv, Options* o) {
                  "Use this chat template instead of the model's: a file, or one of " +
                      chat_template_names())
       ->group("Model");
+  add_named(app, "--reasoning", &o->reasoning, {{"auto", true}, {"off", false}},
+            "Separate the reasoning of a model from the text of its answers, if the chat template "
+            "has tags for it: auto or off; off: it is part of the text")
+      ->group("Model");
   app.add_option("--name", o->name,
                  "Name of the model in answers; default: the name of its directory")
       ->group("Model");

@@ -20,6 +20,7 @@ struct Options {
   bool random_weights = false;
   std::string tokenizer;      // "none" or a directory; empty: `model`, or none for random weights
   std::string chat_template;  // a file or the name of a form; empty: the model's
+  bool reasoning = true;      // is separated from the text of answers
   std::string name;           // empty: the last part of `model`
   std::string device = "cpu";
   bool on_gpu() const { return device.starts_with("cuda:"); }

@@ -34,6 +34,7 @@ class HttpFixture : public ::testing::Test {
         .format = std::make_shared<const ChatTemplate>(template_, "", jinja::Template::Variables{}),
         .exists = true,
         .tool_form = tool_form_of(template_),
+        .reasoning_form = reasoning_form_of(template_),
         .problem = ""};
     engine_.emplace(queue_, std::move(options));
     server_.emplace(http, http_apis(core_, max_response_bytes), core_, connections_);

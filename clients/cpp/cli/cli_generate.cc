@@ -34,6 +34,7 @@ void AnswerPrinter::print(const v1::GenerateResponse& response) {
 void AnswerPrinter::take(const v1::Chunk& chunk) {
   if (static_cast<size_t>(chunk.choice()) >= choices_.size()) return;
   Choice& choice = choices_[static_cast<size_t>(chunk.choice())];
+  if (chunk.choice() == 0 && !json_) fmt::print(stderr, "{}", chunk.reasoning());
   if (!chunk.text().empty()) {
     if (choice.in_call) end_call(&choice);
     emit(chunk.text(), &choice);

@@ -8,7 +8,8 @@ namespace recurve {
 
 // Writes the messages of one Generate call to standard output: the text alone as it comes, each
 // call of a tool as a line {"id": ..., "name": ..., "arguments": {...}}; or each message as a line
-// of JSON. Of several choices one is written after the other; what comes early waits.
+// of JSON. The reasoning of the first choice goes to standard error. Of several choices one is
+// written after the other; what comes early waits.
 class AnswerPrinter {
  public:
   AnswerPrinter(bool json, int choices);

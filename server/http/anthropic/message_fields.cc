@@ -26,7 +26,7 @@ constexpr RequestField kMessagesFields[] = {
     {"top_p", kM, kHarmless, {}, "is used with an answer only"},
     {"top_k", kM, kHarmless, {}, "is used with an answer only"},
     {"output_config", kM, kHarmless, {"{}"}, "is used with an answer only"},
-    {"thinking", 0, kRefused, {"{\"type\":\"disabled\"}"}},
+    {"thinking", kMT, kRefused},
     {"container", 0, kRefused},
     {"compaction", 0, kRefused},
     {"thread", 0, kRefused},
@@ -274,6 +274,38 @@ std::optional<ToolUse> messages_tool_use(const ClientJson& body) {
   return use;
 }
 
+// The model ends its thinking by itself: budget_tokens is the client's guess.
+Thinking thinking_of(const ClientJson& body) {
+  const ClientJson* thinking = find(body, "thinking");
+  if (thinking == nullptr) return {};
+  const std::string type = type_of(*thinking);
+  if (type != "enabled" && type != "adaptive" && type != "disabled") {
+    throw BadField("thinking",
+                   "thinking must be an object of the type \"enabled\", \"adaptive\" or "
+                   "\"disabled\"");
+  }
+  (void)integer_of(*thinking, "budget_tokens");
+  const std::string display = string_of(*thinking, "display").value_or("summarized");
+  if (display != "summarized" && display != "omitted") {
+    throw BadField("thinking", "display of thinking must be \"summarized\" or \"omitted\"");
+  }
+  using enum Thinking::Shown;
+  if (type == "disabled") return {.wanted = false, .shown = kNot};
+  return {.wanted = true, .shown = display == "omitted" ? kEmpty : kText};
+}
+
+std::string effort_of(const ClientJson& body) {
+  const ClientJson* config = find(body, "output_config");
+  if (config == nullptr || !config->is_object()) return {};
+  const std::string effort = string_of(*config, "effort").value_or("");
+  for (const char* known : {"", "low", "medium", "high", "xhigh", "max"}) {
+    if (effort == known) return effort;
+  }
+  throw BadField("output_config",
+                 fmt::format("output_config.effort must be low, medium, high, xhigh or max, got {}",
+                             cut(effort)));
+}
+
 void read_answer_fields(const ClientJson& body, TextRequest* asked) {
   SamplingParams& p = asked->sampling;
   p.temperature = float_of(body, "temperature").value_or(p.temperature);
@@ -288,7 +320,7 @@ void read_answer_fields(const ClientJson& body, TextRequest* asked) {
   if (config == nullptr) return;
   if (!config->is_object()) throw BadField("output_config", "output_config must be an object");
   for (const auto& [name, value] : config->items()) {
-    if (value.is_null() || name == "format") continue;
+    if (value.is_null() || name == "format" || name == "effort") continue;
     throw BadField("output_config",
                    fmt::format("output_config.{} is not supported here: leave it out", cut(name)));
   }

@@ -30,6 +30,17 @@ Conversation take_conversation(ClientJson& body, size_t bytes);
 // tool_choice of a body with tools; nothing: calls are text. Throws BadField.
 std::optional<ToolUse> messages_tool_use(const ClientJson& body);
 
+// The thinking of a body.
+struct Thinking {
+  enum class Shown { kText, kEmpty, kNot };
+  std::optional<bool> wanted = {};  // absent: as the chat template does
+  Shown shown = Shown::kText;       // in blocks of the message
+};
+// Throws BadField.
+Thinking thinking_of(const ClientJson& body);
+// output_config.effort, for the template; empty: absent. Throws BadField.
+std::string effort_of(const ClientJson& body);
+
 // Reads sampling, stops and the constraint of output_config. Throws BadField.
 void read_answer_fields(const ClientJson& body, TextRequest* asked);
 

@@ -20,6 +20,16 @@ std::string event(std::string_view type, std::string_view fields) {
                      fields.empty() ? "" : ",", fields);
 }
 
+// Clients send it back with the thinking, and need one; this server does not check it.
+constexpr std::string_view kSignature = "none";
+
+// The names in the events of a block: of its kind.
+struct DeltaNames {
+  const char *type, *field;
+};
+constexpr DeltaNames kDeltaNames[] = {
+    {"text_delta", "text"}, {"thinking_delta", "thinking"}, {"input_json_delta", "partial_json"}};
+
 const char* stop_reason_of(const ChoiceEnd& end) {
   if (end.reason == EndReason::kLength || end.cut_call) return "max_tokens";
   if (end.tool_calls > 0) return "tool_use";
@@ -41,7 +51,10 @@ Refused Messages::read(std::string text, const WorkLimits& limits,
     stream_ = bool_of(body, "stream").value_or(false);
     read_answer_fields(body, &to);
     to.tools = messages_tool_use(body);
-    to.prompt = take_conversation(body, bytes);
+    thinking_ = thinking_of(body);
+    Conversation& conversation = to.prompt.emplace<Conversation>(take_conversation(body, bytes));
+    conversation.thinking = thinking_.wanted;
+    conversation.effort = effort_of(body);
   };
   return read_messages_body(std::move(text), limits, MessagesResource::kMessages, *model_, read);
 }
@@ -56,25 +69,34 @@ std::string Messages::write(const RequestAccepted& accepted) {
   return event("message_start", fmt::format("\"message\":{}", object())) + event("ping", "");
 }
 
+// Appends to a block of text or thinking, which is begun if the last one is of another kind.
+std::string Messages::add(Kind kind, const std::string& text) {
+  if (text.empty()) return {};
+  std::string events;
+  if (blocks_.empty() || blocks_.back().kind != kind) events = open({.kind = kind});
+  return events + add(text);
+}
+
 // Appends to the last block.
 std::string Messages::add(std::string_view text) {
   Block& block = blocks_.back();
   block.text += text;
   if (!stream_) return {};
-  const bool call = !block.name.empty();
+  const DeltaNames& names = kDeltaNames[static_cast<size_t>(block.kind)];
   return event("content_block_delta",
                fmt::format(R"("index":{},"delta":{{"type":"{}","{}":{}}})", blocks_.size() - 1,
-                           call ? "input_json_delta" : "text_delta", call ? "partial_json" : "text",
-                           dump(json(text))));
+                           names.type, names.field, dump(json(text))));
 }
 
 std::string Messages::open(Block block) {
   std::string events = close();
-  const json begun = block.name.empty() ? json{{"type", "text"}, {"text", ""}}
-                                        : json{{"type", "tool_use"},
-                                               {"id", block.id},
-                                               {"name", block.name},
-                                               {"input", json::object()}};
+  json begun = {{"type", "text"}, {"text", ""}};
+  if (block.kind == Kind::kThinking) {
+    begun = {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}};
+  } else if (block.kind == Kind::kCall) {
+    begun = {
+        {"type", "tool_use"}, {"id", block.id}, {"name", block.name}, {"input", json::object()}};
+  }
   blocks_.push_back(std::move(block));
   if (!stream_) return {};
   return events + event("content_block_start", fmt::format(R"("index":{},"content_block":{})",
@@ -83,18 +105,25 @@ std::string Messages::open(Block block) {
 
 std::string Messages::close() {
   if (!stream_ || blocks_.empty()) return {};
-  return event("content_block_stop", fmt::format("\"index\":{}", blocks_.size() - 1));
+  std::string events;
+  if (blocks_.back().kind == Kind::kThinking) {
+    events =
+        event("content_block_delta",
+              fmt::format(R"("index":{},"delta":{{"type":"signature_delta","signature":"{}"}})",
+                          blocks_.size() - 1, kSignature));
+  }
+  return events + event("content_block_stop", fmt::format("\"index\":{}", blocks_.size() - 1));
 }
 
 std::string Messages::write(const AnswerDelta& delta) {
   generated_ += static_cast<int64_t>(delta.tokens.size());
   std::string events;
-  if (!delta.text.empty()) {
-    if (blocks_.empty() || !blocks_.back().name.empty()) events = open({});
-    events += add(delta.text);
-  }
+  if (thinking_.shown == Thinking::Shown::kText) events = add(Kind::kThinking, delta.reasoning);
+  const bool hides = thinking_.shown == Thinking::Shown::kEmpty && blocks_.empty();
+  if (hides && !delta.reasoning.empty()) events = open({.kind = Kind::kThinking});
+  events += add(Kind::kText, delta.text);
   for (const ToolCallPart& call : delta.calls) {
-    if (!call.name.empty()) events += open({.id = call.id, .name = call.name});
+    if (!call.name.empty()) events += open({.kind = Kind::kCall, .id = call.id, .name = call.name});
     if (!call.arguments.empty()) events += add(call.arguments);
   }
   return events;
@@ -105,6 +134,7 @@ std::string Messages::write(const AnswerEnd& end) {
   saved_tokens_ = end.usage.prefix.tokens;
   generated_ = end.usage.generated_tokens;
   const ChoiceEnd& choice = end.choices.front();
+  thought_ = choice.reasoning_tokens;
   stop_reason_ = stop_reason_of(choice);
   if (choice.reason == EndReason::kStopString) stop_sequence_ = choice.stop_string;
   std::string events = close();
@@ -130,7 +160,8 @@ json Messages::usage() const {
   return {{"input_tokens", accepted_.prompt_tokens - saved_tokens_},
           {"cache_read_input_tokens", accepted_.session_position + saved_tokens_},
           {"cache_creation_input_tokens", 0},
-          {"output_tokens", generated_}};
+          {"output_tokens", generated_},
+          {"output_tokens_details", {{"thinking_tokens", thought_}}}};
 }
 
 // The message, whose blocks are freed one by one. Arguments are copied as text: a client determines
@@ -147,8 +178,10 @@ std::string Messages::object() {
   message += "\"content\":[";
   for (Block& block : blocks_) {
     if (&block != &blocks_.front()) message += ',';
-    if (block.name.empty()) {
-      message += R"({"type":"text","text":)";
+    if (block.kind != Kind::kCall) {
+      const bool thinks = block.kind == Kind::kThinking;
+      if (thinks) message += fmt::format(R"({{"signature":"{}",)", kSignature);
+      message += thinks ? R"("type":"thinking","thinking":)" : R"({"type":"text","text":)";
       message += dump(json(std::move(block.text)));
     } else {
       message += fmt::format(R"({{"type":"tool_use","id":{},"name":{},"input":)",
@@ -170,7 +203,10 @@ Refused count_tokens(std::string text, const ServedModel& model, const WorkLimit
   Conversation conversation;
   const auto read = [&](ClientJson& body) {
     (void)messages_tool_use(body);
+    const Thinking thinking = thinking_of(body);
     conversation = take_conversation(body, bytes);
+    conversation.thinking = thinking.wanted;
+    conversation.effort = effort_of(body);
   };
   Refused refused =
       read_messages_body(std::move(text), limits, MessagesResource::kCountTokens, model, read);

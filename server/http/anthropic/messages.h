@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "server/http/answer_dialect.h"
+#include "server/http/anthropic/message_fields.h"
 #include "server/http/exchange.h"
 #include "server/serving/server_core.h"
 
@@ -31,8 +32,9 @@ class Messages final : public AnswerDialect {
   std::string whole() override;
 
  private:
-  // A text, or a call if it has a name.
+  enum class Kind { kText, kThinking, kCall };
   struct Block {
+    Kind kind = Kind::kText;
     std::string text = {};  // or the arguments
     std::string id = {}, name = {};
   };
@@ -41,6 +43,7 @@ class Messages final : public AnswerDialect {
   std::string write(const PromptScored&) { return {}; }
   std::string write(const AnswerDelta& delta);
   std::string write(const AnswerEnd& end);
+  std::string add(Kind kind, const std::string& text);
   std::string add(std::string_view text);
   std::string open(Block block);
   std::string close();
@@ -50,9 +53,10 @@ class Messages final : public AnswerDialect {
   const std::shared_ptr<ServedModel> model_;
   const std::string session_, id_;
   bool stream_ = false;
+  Thinking thinking_;
   RequestAccepted accepted_;
-  int64_t generated_ = 0;
-  int64_t saved_tokens_ = 0;  // of the input, by the prefix cache; set at the end
+  int64_t generated_ = 0, thought_ = 0;  // tokens; of these, of thinking
+  int64_t saved_tokens_ = 0;             // of the input, by the prefix cache; set at the end
   std::vector<Block> blocks_;
   const char* stop_reason_ = nullptr;
   nlohmann::json stop_sequence_ = nullptr;

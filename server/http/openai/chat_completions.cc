@@ -16,7 +16,8 @@ Refused ChatCompletions::read(std::string text, const WorkLimits& limits,
     TextRequest& to = asked->emplace_back(TextRequest{.session = session_});
     read_common(body, &to, &form_);
     read_constraint(body, &to);
-    to.prompt = conversation_of(body, bytes);
+    Conversation& conversation = to.prompt.emplace<Conversation>(conversation_of(body, bytes));
+    read_effort(body, &conversation);
     to.tools = tool_use_of(body);
     to.max_tokens = int32_of(body, "max_completion_tokens");
     to.names.prompt = "messages";
@@ -41,8 +42,12 @@ json ChatCompletions::part(const Part& of, json logprobs) const {
   json message = json::object();
   if (of.first) message["role"] = "assistant";
   const bool calls_alone = of.text.empty() && !of.calls.empty();
-  if (of.first || (of.finish_reason == nullptr && !calls_alone)) message["content"] = of.text;
+  const bool thoughts_alone = of.text.empty() && !of.reasoning.empty() && form_.stream;
+  if (of.first || (of.finish_reason == nullptr && !calls_alone && !thoughts_alone)) {
+    message["content"] = of.text;
+  }
   if (of.first && calls_alone) message["content"] = nullptr;
+  if (!of.reasoning.empty()) message["reasoning_content"] = of.reasoning;
   if (!of.calls.empty()) message["tool_calls"] = calls_of(of.calls);
   if (!form_.stream) message["refusal"] = nullptr;
   part[form_.stream ? "delta" : "message"] = std::move(message);

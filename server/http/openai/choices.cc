@@ -36,6 +36,7 @@ void Choices::allot(size_t requests) {
   choices_.resize(first_choice(requests));
   accepted_.resize(requests);
   generated_.resize(requests);
+  thought_.resize(requests);
   saved_.resize(requests);
   begun_.resize(requests);
 }
@@ -53,16 +54,18 @@ json Choices::object() const {
 
 // Tokens of a session's state, or of a shared prefix, count as cached.
 json Choices::usage() const {
-  int64_t prompt = 0, cached = 0, generated = 0;
+  int64_t prompt = 0, cached = 0, generated = 0, thought = 0;
   for (size_t r = 0; r < accepted_.size(); ++r) {
     cached += accepted_[r].session_position + saved_[r];
     prompt += accepted_[r].session_position + accepted_[r].prompt_tokens;
     generated += generated_[r];
+    thought += thought_[r];
   }
   return {{"prompt_tokens", prompt},
           {"completion_tokens", generated},
           {"total_tokens", prompt + generated},
-          {"prompt_tokens_details", {{"cached_tokens", cached}}}};
+          {"prompt_tokens_details", {{"cached_tokens", cached}}},
+          {"completion_tokens_details", {{"reasoning_tokens", thought}}}};
 }
 
 // The fields of object(), which follow "choices" in each event.
@@ -108,11 +111,13 @@ std::string Choices::write(size_t index, const AnswerDelta& delta) {
   }
   if (!form_.stream) {
     to.text += delta.text;
+    to.reasoning += delta.reasoning;
     add_calls(delta.calls, &to.calls);
     return {};
   }
   const Part fresh_part{.choice = at,
                         .text = delta.text,
+                        .reasoning = delta.reasoning,
                         .calls = delta.calls,
                         .first = !std::exchange(to.begun, true)};
   return events + event(json::array({part(fresh_part, std::move(fresh))}));
@@ -126,11 +131,13 @@ std::string Choices::write(size_t index, const AnswerEnd& end) {
   for (size_t c = 0; c < end.choices.size(); ++c) {
     const size_t at = first_choice(index) + c;
     Choice& to = choices_[at];
+    thought_[index] += end.choices[c].reasoning_tokens;
     to.finish_reason = finish_reason_of(end.choices[c]);
     if (!form_.stream) continue;
     const AnswerDelta nothing;
     const Part last{.choice = at,
                     .text = nothing.text,
+                    .reasoning = nothing.reasoning,
                     .calls = nothing.calls,
                     .finish_reason = to.finish_reason,
                     .first = !std::exchange(to.begun, true)};
@@ -157,8 +164,11 @@ std::string Choices::whole() {
   all["choices"] = json::array();
   for (size_t c = 0; c < choices_.size(); ++c) {
     Choice& of = choices_[c];
-    const Part one{
-        .choice = c, .text = of.text, .calls = of.calls, .finish_reason = of.finish_reason};
+    const Part one{.choice = c,
+                   .text = of.text,
+                   .reasoning = of.reasoning,
+                   .calls = of.calls,
+                   .finish_reason = of.finish_reason};
     all["choices"].push_back(part(one, std::move(of.logprobs)));
   }
   all["usage"] = usage();

@@ -31,7 +31,7 @@ class Choices : public AnswerDialect {
 
   // A choice so far.
   struct Choice {
-    std::string text = {};
+    std::string text = {}, reasoning = {};
     std::vector<ToolCallPart> calls = {};  // complete, except the last
     nlohmann::json logprobs = nullptr;
     const char* finish_reason = nullptr;
@@ -45,7 +45,7 @@ class Choices : public AnswerDialect {
   // A choice for a response: all of it, or what is new of it in a stream.
   struct Part {
     size_t choice = 0;
-    const std::string& text;
+    const std::string &text, &reasoning;
     const std::vector<ToolCallPart>& calls;
     const char* finish_reason = nullptr;
     bool first = true;
@@ -86,6 +86,7 @@ class Choices : public AnswerDialect {
   const std::string id_;
   const std::time_t created_;
   std::vector<int64_t> generated_;  // tokens, a request
+  std::vector<int64_t> thought_;    // of these, of reasoning; set at its end
   std::vector<int64_t> saved_;      // tokens of its prompt, by the prefix cache; set at its end
   std::vector<bool> begun_;         // a request
   mutable std::string constant_fields_;

@@ -236,7 +236,7 @@ std::string Completions::begin_answers(size_t index) {
     if (!form_.stream) {
       choices_[c].text = echoes_[index].text;
     } else {
-      const Part echo{.choice = c, .text = echoes_[index].text, .calls = {}};
+      const Part echo{.choice = c, .text = echoes_[index].text, .reasoning = {}, .calls = {}};
       events += event(json::array({part(echo, std::move(fresh))}));
     }
   }

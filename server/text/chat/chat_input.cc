@@ -151,6 +151,15 @@ ChatInput::ChatInput(Conversation conversation, const WorkLimits& limits)
   }
   merge_systems(sent.size());
   tools = tools_value(std::move(conversation.tools_json), budget);
+  if (conversation.thinking) {
+    for (const char* known : {"enable_thinking", "thinking"}) {
+      variables[known] = Value(*conversation.thinking);
+    }
+  }
+  if (!conversation.effort.empty()) {
+    variables["reasoning_effort"] =
+        Value::text(Text::take(std::move(conversation.effort), Origin::kMessage));
+  }
   if (conversation.variables_json.empty()) return;
   const Value more = parsed_dict(std::move(conversation.variables_json), "variables_json", budget);
   for (const auto& [key, value] : more.dict()->entries()) variables[key.bytes] = value;

@@ -27,6 +27,10 @@ struct Conversation {
   bool add_generation_prompt = true;
   bool continue_final_message = false;  // not together with add_generation_prompt
   const char* field = "messages";       // its name in refusals
+  // Variables that templates know, unless variables_json has them: enable_thinking and thinking,
+  // and reasoning_effort.
+  std::optional<bool> thinking = {};
+  std::string effort = {};  // empty: not set
 };
 
 // Messages that cannot be rendered; what() is for the client that sent them.

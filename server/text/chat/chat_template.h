@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/text/chat/chat_input.h"
+#include "server/text/chat/reasoning.h"
 #include "server/text/chat/tool_call_parser.h"
 #include "server/text/jinja/template.h"
 #include "server/text/utf8.h"
@@ -85,6 +86,7 @@ struct Chat {
   bool exists = false;                              // a template, which may not be usable
   std::string text = {};                            // of the template, if `format` is set
   const ToolForm* tool_form = nullptr;              // of its tool calls; null: unknown
+  const ReasoningForm* reasoning_form = nullptr;    // of its reasoning; null: none
   std::string problem =
       "the model has no chat template: send text or ids instead, or start the server with "
       "--chat-template";

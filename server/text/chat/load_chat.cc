@@ -87,6 +87,7 @@ void use(Source source, Chat* chat) {
   chat->exists = true;
   chat->text = source.text;
   chat->tool_form = tool_form_of(source.tools.empty() ? source.text : source.tools);
+  chat->reasoning_form = reasoning_form_of(source.text);
   chat->format = std::make_shared<const ChatTemplate>(source.text, source.tools,
                                                       std::move(source.special_tokens));
   chat->problem.clear();

@@ -47,13 +47,6 @@ std::string value_of(std::string_view text, ValueTypes types) {
   return python_value(bare, types).value_or(quoted(text));
 }
 
-// The length of the longest end of `text` that begins `wanted`, and is not all of it.
-size_t begun(std::string_view text, std::string_view wanted) {
-  size_t tail = std::min(text.size(), wanted.size() - 1);
-  while (!wanted.starts_with(text.substr(text.size() - tail))) --tail;
-  return tail;
-}
-
 }  // namespace
 
 void ParameterReader::begin(const ToolParameters& parameters, std::string* arguments) {

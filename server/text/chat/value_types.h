@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -31,6 +32,13 @@ inline std::string_view trimmed(std::string_view text) {
   const size_t begin = text.find_first_not_of(kJsonSpaces);
   if (begin == std::string_view::npos) return {};
   return text.substr(begin, text.find_last_not_of(kJsonSpaces) + 1 - begin);
+}
+
+// The length of the longest end of `text` that begins `wanted`, and is not all of it.
+inline size_t begun(std::string_view text, std::string_view wanted) {
+  size_t tail = std::min(text.size(), wanted.size() - 1);
+  while (!wanted.starts_with(text.substr(text.size() - tail))) --tail;
+  return tail;
 }
 
 // The bit of a JSON value's type; 0: the text is not JSON. For any text, without spaces around it.

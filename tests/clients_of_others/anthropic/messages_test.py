@@ -50,6 +50,29 @@ def server(tmp_path_factory):
         yield running
 
 
+@pytest.fixture(scope="module")
+def thinking_client(tmp_path_factory):
+    template = tmp_path_factory.mktemp("templates") / "think.jinja"
+    template.write_text(TEMPLATE.replace("assistant:", "assistant:{% if enable_thinking %}<think>{% endif %}"))
+    with HttpServer("--chat-template", template) as running:
+        with anthropic.Anthropic(base_url=running.url, api_key="none", max_retries=0) as made:
+            yield made
+
+
+def test_thinking_is_a_block(thinking_client):
+    enabled = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
+    answer = ask(thinking_client, **enabled)
+    (block,) = answer.content
+    assert block.type == "thinking" and block.thinking and block.signature
+    assert answer.usage.output_tokens_details.thinking_tokens == answer.usage.output_tokens
+    with thinking_client.messages.stream(**{"model": "books", "messages": MESSAGES, "max_tokens": 24} | enabled) as stream:
+        last = stream.get_final_message()
+    assert last.content[0].type == "thinking" and last.content[0].thinking and last.content[0].signature
+    back = [*MESSAGES, {"role": "assistant", "content": answer.content}, {"role": "user", "content": "And then?"}]
+    assert ask(thinking_client, messages=back).content[0].type == "text"
+    assert ask(thinking_client, thinking={"type": "disabled"}).content[0].type == "text"
+
+
 @pytest.fixture
 def client(server):
     with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as made:

@@ -19,6 +19,12 @@ FORMS = {
         "CALL",
         '<tool_call>\n{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}\n</tool_call>',
     ),
+    "qwen3.5": TURNS.replace(
+        "CALL",
+        "<tool_call>\n<function={{ c.function.name }}>\n"
+        "{% for name, value in c.function.arguments | items %}<parameter={{ name }}>\n{{ value }}\n</parameter>\n"
+        "{% endfor %}</function>\n</tool_call>",
+    ),
     "mistral": TURNS.replace("CALL", "[TOOL_CALLS] [{{ c.function | tojson }}]"),
     "llama-3": "{#- <|start_header_id|> #}"
     + TURNS.replace(

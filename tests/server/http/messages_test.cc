@@ -302,7 +302,7 @@ TEST_F(MessagesTest, WhatIsNoTextIsRefusedByItsType) {
   body.erase("max_tokens");
   EXPECT_THAT(refusal(body), HasSubstr("max_tokens must be given"));
   body = body_of(said("hi"));
-  body["thinking"] = {{"type", "enabled"}, {"budget_tokens", 1024}};
+  body["thinking"] = {{"type", "between_tools"}};
   EXPECT_THAT(refusal(body), HasSubstr("thinking"));
   body = body_of(said("hi"));
   body["model"] = "other";

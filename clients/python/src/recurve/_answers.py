@@ -118,6 +118,7 @@ class _Gathered:
 
     def __init__(self) -> None:
         self.texts: list[str] = []
+        self.reasoning: list[str] = []
         self.ids: list[int] = []
         self.logprobs: list[TokenLogprob] = []
         self.calls: list[list[ToolCallPart]] = []  # the parts of each
@@ -158,9 +159,11 @@ class Answer:
             tuple(message.ids),
             _token_logprobs(message.logprobs),
             tuple(_plain(ToolCallPart, part) for part in message.tool_calls),
+            message.reasoning,
         )
         gathered = self._choices.setdefault(chunk.choice, _Gathered())
         gathered.texts.append(chunk.text)
+        gathered.reasoning.append(chunk.reasoning)
         gathered.ids.extend(chunk.ids)
         gathered.logprobs.extend(chunk.logprobs)
         for part in chunk.tool_calls:
@@ -194,6 +197,8 @@ class Answer:
             logprobs=tuple(gathered.logprobs),
             decode_seconds=final.decode_seconds,
             tool_calls=gathered.tool_calls(),
+            reasoning="".join(gathered.reasoning),
+            reasoning_tokens=final.reasoning_tokens,
         )
 
 

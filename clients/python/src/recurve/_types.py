@@ -199,6 +199,7 @@ class Chunk:
     ids: tuple[int, ...]  #: the tokens since the choice's last chunk
     logprobs: tuple[TokenLogprob, ...]  #: where asked for, one for each of `ids`
     tool_calls: tuple[ToolCallPart, ...] = ()  #: with `tools`; none of it is in `text`
+    reasoning: str = ""  #: before the answer, of models that reason; none of it is in `text`
 
 
 @dataclass(frozen=True)
@@ -251,11 +252,14 @@ class Choice:
     logprobs: tuple[TokenLogprob, ...]  #: where asked for, one for each of `ids`
     decode_seconds: float  #: from its first token to its end
     tool_calls: tuple[ToolCall, ...] = ()  #: with `tools`
+    reasoning: str = ""  #: before the answer, of models that reason
+    reasoning_tokens: int = 0  #: of `ids`, with the tags around the reasoning
 
 
 @dataclass(frozen=True)
 class Generation:
-    """A whole answer. `text`, `ids`, `finish_reason` and `tool_calls` are the first choice's."""
+    """A whole answer. `text`, `reasoning`, `ids`, `finish_reason` and `tool_calls` are the first
+    choice's."""
 
     choices: tuple[Choice, ...]  #: n of them
     prompt: PromptInfo
@@ -277,6 +281,10 @@ class Generation:
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
         return self.choices[0].tool_calls
+
+    @property
+    def reasoning(self) -> str:
+        return self.choices[0].reasoning
 
 
 @dataclass(frozen=True)

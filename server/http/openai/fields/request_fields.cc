@@ -137,6 +137,30 @@ std::vector<int64_t> prefix_points_of(const ClientJson& body) {
   return points;
 }
 
+// The reasoning of a response comes back as the model wrote it, whichever summary is asked for.
+void check_reasoning(const ClientJson& reasoning) {
+  if (!reasoning.is_object()) throw BadField("reasoning", "reasoning must be an object");
+  const auto check = [&](const char* name, std::initializer_list<std::string_view> known) {
+    const auto value = string_of(reasoning, name);
+    if (!value || std::ranges::find(known, *value) != known.end()) return;
+    throw BadField("reasoning",
+                   fmt::format("reasoning.{} is not supported here with {}", name, cut(*value)));
+  };
+  check("summary", {"auto", "concise", "detailed"});
+  check("generate_summary", {"auto", "concise", "detailed"});
+  check("context", {"auto"});
+  check("mode", {"standard"});
+  for (const auto& [name, value] : reasoning.items()) {
+    constexpr std::string_view kKnown[] = {"effort", "summary", "generate_summary", "context",
+                                           "mode"};
+    if (value.is_null() || std::ranges::find(kKnown, std::string_view(name)) != std::end(kKnown)) {
+      continue;
+    }
+    throw BadField("reasoning",
+                   fmt::format("reasoning.{} is not supported here: leave it out", cut(name)));
+  }
+}
+
 }  // namespace
 
 void read_session(const ClientJson& body, std::string* session) {
@@ -186,6 +210,25 @@ const ClientJson* template_variables(const ClientJson& body) {
   throw BadField(
       "chat_template_kwargs",
       fmt::format("chat_template_kwargs must have at most {} bytes, got {}", kMostBytes, bytes));
+}
+
+void read_effort(const ClientJson& body, Conversation* to) {
+  const ClientJson* reasoning = find(body, "reasoning");
+  if (reasoning != nullptr) check_reasoning(*reasoning);
+  const auto effort =
+      reasoning == nullptr ? string_of(body, "reasoning_effort") : string_of(*reasoning, "effort");
+  to->thinking = bool_of(body, "enable_thinking");
+  if (!effort) return;
+  constexpr std::string_view kEfforts[] = {"none", "minimal", "low", "medium",
+                                           "high", "xhigh",   "max"};
+  if (std::ranges::find(kEfforts, *effort) == std::end(kEfforts)) {
+    throw BadField(reasoning == nullptr ? "reasoning_effort" : "reasoning",
+                   fmt::format("the effort of reasoning must be none, minimal, low, medium, high, "
+                               "xhigh or max, got {}",
+                               cut(*effort)));
+  }
+  if (*effort == "none") to->thinking = false;
+  to->effort = *effort;
 }
 
 Conversation conversation_of(ClientJson& body, size_t bytes) {

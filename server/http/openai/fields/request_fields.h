@@ -47,6 +47,10 @@ void read_session(const ClientJson& body, std::string* session);
 // chat_template_kwargs; null if absent. Throws BadField.
 const ClientJson* template_variables(const ClientJson& body);
 
+// reasoning_effort (reasoning.effort of a response) and enable_thinking, for the template. Throws
+// BadField.
+void read_effort(const ClientJson& body, Conversation* to);
+
 // messages, tools and the template's variables, with the client's order of fields. Moves the
 // messages out of the body, which has `bytes`.
 Conversation conversation_of(ClientJson& body, size_t bytes);

@@ -10,7 +10,7 @@ namespace {
 std::string take_text_of_part(ClientJson& part) {
   const std::string type = part.is_object() ? string_of(part, "type").value_or("") : "";
   if (type == "refusal") return take_string(part, "refusal").value_or("");
-  if (type != "input_text" && type != "output_text" && type != "text") {
+  if (type != "input_text" && type != "output_text" && type != "text" && type != "reasoning_text") {
     throw BadField("input",
                    fmt::format("input must be text, got content of type \"{}\"", cut(type)));
   }
@@ -53,7 +53,9 @@ class InputReader {
       add_call(item, arguments_of_custom(item));
     } else if (type == "function_call_output" || type == "custom_tool_call_output") {
       add_output(item);
-    } else if (type != "reasoning") {  // not part of the answer's text
+    } else if (type == "reasoning") {
+      add_reasoning(item);
+    } else {
       throw BadField("input",
                      fmt::format("items of type \"{}\" are not supported in input", cut(type)));
     }
@@ -70,12 +72,24 @@ class InputReader {
     std::string role = string_of(item, "role").value_or("");
     if (role == "assistant" && find(item, "content") == nullptr) return;
     end_turn();
+    const bool answers = role == "assistant";
     messages_.push_back({.role = std::move(role), .content = take_text(item, "content")});
+    std::string thoughts = std::exchange(thoughts_, "");
+    if (answers && !thoughts.empty()) fields_["reasoning_content"] = std::move(thoughts);
+  }
+
+  // The reasoning before a message or a call; what a summary says is not the model's own.
+  void add_reasoning(ClientJson& item) {
+    if (find(item, "content") != nullptr) thoughts_ += take_text(item, "content");
   }
 
   void add_call(ClientJson& item, ClientJson arguments) {
     if (calls_.empty() && (messages_.empty() || messages_.back().role != "assistant")) {
       messages_.push_back({.role = "assistant", .content = ""});
+    }
+    if (!thoughts_.empty()) {
+      thoughts_.insert(0, fields_.value("reasoning_content", ""));
+      fields_["reasoning_content"] = std::exchange(thoughts_, "");
     }
     calls_.push_back(function_call(string_of(item, "call_id").value_or(""),
                                    string_of(item, "name").value_or(""), std::move(arguments)));
@@ -89,15 +103,16 @@ class InputReader {
   }
 
   void end_turn() {
-    if (calls_.empty()) return;
-    ClientJson fields = {{"tool_calls", nullptr}};
-    fields["tool_calls"] = std::exchange(calls_, ClientJson::array());
-    messages_.back().fields_json = dump(fields);
+    if (!calls_.empty()) fields_["tool_calls"] = std::exchange(calls_, ClientJson::array());
+    if (!fields_.empty()) messages_.back().fields_json = dump(fields_);
+    fields_ = ClientJson::object();
   }
 
   ValueBudget budget_;
   std::vector<ChatMessage> messages_;
-  ClientJson calls_ = ClientJson::array();  // of the last message
+  std::string thoughts_;                      // the reasoning since the last message and call
+  ClientJson calls_ = ClientJson::array();    // of the last message
+  ClientJson fields_ = ClientJson::object();  // of it, besides the calls
 };
 
 }  // namespace

@@ -11,9 +11,20 @@ namespace recurve {
 
 using nlohmann::json;
 
+std::string ResponseItems::add_reasoning(const std::string& text) {
+  if (text.empty()) return {};
+  std::string events;
+  if (!last_is(Kind::kReasoning)) events = open({.kind = Kind::kReasoning});
+  items_.back().text += text;
+  return events +
+         text_event_("response.reasoning_text.delta",
+                     fmt::format(R"("content_index":0,"delta":{},"item_id":"{}","output_index":{})",
+                                 dump(json(text)), items_.back().id, items_.size() - 1));
+}
+
 std::string ResponseItems::add_text(const std::string& text, json logprobs) {
-  // Tokens of calls have no text, and belong to no message.
-  const bool in_message = !items_.empty() && !items_.back().is_call;
+  // Tokens of calls and of reasoning have no text, and belong to no message.
+  const bool in_message = last_is(Kind::kMessage);
   if (text.empty() && (logprobs.empty() || !in_message)) return {};
   std::string events;
   if (!in_message) events = open({});
@@ -32,7 +43,7 @@ std::string ResponseItems::add_call(const ToolCallPart& part) {
   if (!part.name.empty()) {
     ToolCallPart begun = part;
     begun.arguments.clear();
-    events = open({.is_call = true, .call = std::move(begun)});
+    events = open({.kind = Kind::kCall, .call = std::move(begun)});
   }
   if (part.arguments.empty()) return events;
   items_.back().call.arguments += part.arguments;
@@ -52,13 +63,15 @@ std::string ResponseItems::open(Item item) {
   std::string events;
   if (!items_.empty()) events = close("completed");
   const size_t index = items_.size();
-  item.id = fmt::format("{}_{}{}", item.is_call ? "fc" : "msg", stem_,
-                        index == 0 ? "" : fmt::format("_{}", index));
+  const char* const prefix = item.kind == Kind::kCall        ? "fc"
+                             : item.kind == Kind::kReasoning ? "rs"
+                                                             : "msg";
+  item.id = fmt::format("{}_{}{}", prefix, stem_, index == 0 ? "" : fmt::format("_{}", index));
   json begun = object_of(item);
-  if (!item.is_call) begun["content"] = json::array();
+  if (item.kind != Kind::kCall) begun["content"] = json::array();
   items_.push_back(std::move(item));
   events += event_("response.output_item.added", {{"output_index", index}, {"item", begun}});
-  if (items_.back().is_call) return events;
+  if (last_is(Kind::kCall)) return events;
   json fields = position();
   fields["content_index"] = 0;
   fields["part"] = text_part(items_.back());
@@ -70,7 +83,7 @@ std::string ResponseItems::close(const char* status) {
   item.status = status;
   std::string events;
   json done = position();
-  if (item.is_call) {
+  if (item.kind == Kind::kCall) {
     done["arguments"] = item.call.arguments;
     done["name"] = item.call.name;
     events = event_("response.function_call_arguments.done", std::move(done));
@@ -78,9 +91,11 @@ std::string ResponseItems::close(const char* status) {
     json part = position();
     part["content_index"] = done["content_index"] = 0;
     done["text"] = item.text;
-    done["logprobs"] = item.logprobs;
+    if (item.kind == Kind::kMessage) done["logprobs"] = item.logprobs;
     part["part"] = text_part(item);
-    events = event_("response.output_text.done", std::move(done));
+    events = event_(
+        item.kind == Kind::kMessage ? "response.output_text.done" : "response.reasoning_text.done",
+        std::move(done));
     events += event_("response.content_part.done", std::move(part));
   }
   return events + event_("response.output_item.done",
@@ -93,16 +108,16 @@ json ResponseItems::list() const {
   return list;
 }
 
-std::string ResponseItems::text() const {
+std::string ResponseItems::text_of(Kind kind) const {
   std::string text;
-  for (const Item& item : items_) text += item.text;
+  for (const Item& item : items_) text += item.kind == kind ? item.text : "";
   return text;
 }
 
 ClientJson ResponseItems::calls() const {
   ClientJson calls = ClientJson::array();
   for (const Item& item : items_) {
-    if (!item.is_call) continue;
+    if (item.kind != Kind::kCall) continue;
     ValueBudget budget{.most = item.call.arguments.size()};
     auto arguments = json_object(item.call.arguments, budget);
     if (!arguments) continue;
@@ -112,7 +127,14 @@ ClientJson ResponseItems::calls() const {
 }
 
 json ResponseItems::object_of(const Item& item) {
-  if (item.is_call) {
+  if (item.kind == Kind::kReasoning) {
+    return {{"type", "reasoning"},
+            {"id", item.id},
+            {"status", item.status},
+            {"summary", json::array()},
+            {"content", json::array({text_part(item)})}};
+  }
+  if (item.kind == Kind::kCall) {
     return {{"type", "function_call"}, {"id", item.id},
             {"status", item.status},   {"call_id", item.call.id},
             {"name", item.call.name},  {"arguments", item.call.arguments}};
@@ -125,6 +147,7 @@ json ResponseItems::object_of(const Item& item) {
 }
 
 json ResponseItems::text_part(const Item& item) {
+  if (item.kind == Kind::kReasoning) return {{"type", "reasoning_text"}, {"text", item.text}};
   return {{"type", "output_text"},
           {"text", item.text},
           {"annotations", json::array()},

@@ -46,7 +46,7 @@ constexpr const char* kRepeated[] = {"instructions", "max_output_tokens",
                                      "tools",        "previous_response_id",
                                      "tool_choice",  "top_logprobs",
                                      "truncation",   "top_p",
-                                     "user"};
+                                     "user",         "reasoning"};
 
 void check_repeated(const ClientJson& body) {
   constexpr size_t kMostBytes = 1 << 20;
@@ -128,22 +128,27 @@ void Responses::read_fields(ClientJson& body, size_t bytes) {
   instructions_ = string_of(body, "instructions").value_or("");
   tools_ = tools_of_response(body);
   if (const ClientJson* variables = template_variables(body)) variables_ = dump(*variables);
+  read_effort(body, &switches_);
   const bool compared = stores_ || find(body, "previous_response_id") != nullptr;
-  if (compared) definition_ = dump(json{instructions_, tools_, variables_});
-  repeated_ = {{"instructions", or_default(body, "instructions", nullptr)},
-               {"max_output_tokens", or_default(body, "max_output_tokens", nullptr)},
-               {"metadata", or_default(body, "metadata", json::object())},
-               {"parallel_tool_calls", or_default(body, "parallel_tool_calls", true)},
-               {"previous_response_id", or_default(body, "previous_response_id", nullptr)},
-               {"store", stores_},
-               {"temperature", or_default(body, "temperature", 1.0)},
-               {"text", or_default(body, "text", {{"format", {{"type", "text"}}}})},
-               {"tool_choice", or_default(body, "tool_choice", "auto")},
-               {"tools", or_default(body, "tools", json::array())},
-               {"top_logprobs", or_default(body, "top_logprobs", 0)},
-               {"top_p", or_default(body, "top_p", 1.0)},
-               {"truncation", or_default(body, "truncation", "disabled")},
-               {"user", or_default(body, "user", nullptr)}};
+  if (compared)
+    definition_ = dump(json{instructions_, tools_, variables_, switches_.effort,
+                            static_cast<int>(switches_.thinking.value_or(true))});
+  repeated_ = {
+      {"instructions", or_default(body, "instructions", nullptr)},
+      {"max_output_tokens", or_default(body, "max_output_tokens", nullptr)},
+      {"metadata", or_default(body, "metadata", json::object())},
+      {"parallel_tool_calls", or_default(body, "parallel_tool_calls", true)},
+      {"previous_response_id", or_default(body, "previous_response_id", nullptr)},
+      {"reasoning", or_default(body, "reasoning", {{"effort", nullptr}, {"summary", nullptr}})},
+      {"store", stores_},
+      {"temperature", or_default(body, "temperature", 1.0)},
+      {"text", or_default(body, "text", {{"format", {{"type", "text"}}}})},
+      {"tool_choice", or_default(body, "tool_choice", "auto")},
+      {"tools", or_default(body, "tools", json::array())},
+      {"top_logprobs", or_default(body, "top_logprobs", 0)},
+      {"top_p", or_default(body, "top_p", 1.0)},
+      {"truncation", or_default(body, "truncation", "disabled")},
+      {"user", or_default(body, "user", nullptr)}};
   input_ = take_messages_of_input(body, bytes);
 }
 
@@ -199,7 +204,9 @@ Conversation Responses::conversation(std::vector<ChatMessage> messages) const {
   return {.messages = std::move(messages),
           .tools_json = tools_,
           .variables_json = variables_,
-          .field = "input"};
+          .field = "input",
+          .thinking = switches_.thinking,
+          .effort = switches_.effort};
 }
 
 Conversation Responses::whole_conversation() const {
@@ -297,7 +304,8 @@ std::string Responses::write(const AnswerDelta& delta) {
   for (const SampledToken& token : delta.tokens) {
     if (delta.logprobs) fresh.push_back(chat_logprob(token, {*model_->text.tokenizer}));
   }
-  std::string events = items_.add_text(delta.text, std::move(fresh));
+  std::string events = items_.add_reasoning(delta.reasoning);
+  events += items_.add_text(delta.text, std::move(fresh));
   for (const ToolCallPart& call : delta.calls) events += items_.add_call(call);
   return events;
 }
@@ -307,6 +315,7 @@ std::string Responses::write(const AnswerEnd& end) {
   saved_tokens_ = end.usage.prefix.tokens;
   generated_ = end.usage.generated_tokens;
   const ChoiceEnd& choice = end.choices.front();
+  thought_ = choice.reasoning_tokens;
   if (choice.reason == EndReason::kLength) {
     incomplete_reason_ = "max_output_tokens";
   } else if (choice.cut_call) {
@@ -339,7 +348,7 @@ json Responses::usage() const {
       {"input_tokens_details",
        {{"cached_tokens", accepted_.session_position + saved_tokens_}, {"cache_write_tokens", 0}}},
       {"output_tokens", generated_},
-      {"output_tokens_details", {{"reasoning_tokens", 0}}},
+      {"output_tokens_details", {{"reasoning_tokens", thought_}}},
       {"total_tokens", input + generated_}};
 }
 
@@ -366,9 +375,12 @@ void Responses::store_answer() {
   std::vector<ChatMessage> messages = std::move(input_);
   ChatMessage& answer =
       messages.emplace_back(ChatMessage{.role = "assistant", .content = items_.text()});
-  if (const auto calls = items_.calls(); !calls.empty()) {
-    answer.fields_json = dump(ClientJson{{"tool_calls", calls}});
+  ClientJson fields = ClientJson::object();
+  if (auto calls = items_.calls(); !calls.empty()) fields["tool_calls"] = std::move(calls);
+  if (auto thoughts = items_.reasoning(); !thoughts.empty()) {
+    fields["reasoning_content"] = std::move(thoughts);
   }
+  if (!fields.empty()) answer.fields_json = dump(fields);
   stored_ = true;
   const TenantId owner = group_of(caller_.share());
   auto turn = store_.make_turn(owner, previous_ != nullptr ? previous_->turn : nullptr,

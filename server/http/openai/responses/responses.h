@@ -79,6 +79,7 @@ class Responses final : public AnswerDialect {
   nlohmann::json repeated_;  // the fields that the response repeats
   bool stores_ = true;
   std::string instructions_, tools_, variables_, definition_;
+  Conversation switches_;  // of the reasoning alone
   std::vector<ChatMessage> input_;
   std::shared_ptr<const StoredResponse> previous_;  // null: none
   bool continues_ = false;                          // the session of previous_
@@ -90,8 +91,8 @@ class Responses final : public AnswerDialect {
   bool has_session_ = false;
   bool stored_ = false;
   RequestAccepted accepted_;
-  int64_t generated_ = 0;
-  int64_t saved_tokens_ = 0;  // of the input, by the prefix cache; set at the end
+  int64_t generated_ = 0, thought_ = 0;  // tokens; of these, of reasoning
+  int64_t saved_tokens_ = 0;             // of the input, by the prefix cache; set at the end
   ResponseItems items_;
   const char* status_ = "in_progress";
   const char* incomplete_reason_ = nullptr;
