@@ -110,6 +110,11 @@ std::optional<std::string> refusal(const HttpFields& fields, std::string_view pa
   };
   if (match.allow.empty()) return refuse(404, fmt::format("unknown endpoint {}", cut(path)));
   if (fields.method() == http::verb::options) return {};
+  // Clients that would rather have a WebSocket then send the request itself.
+  if (match.route == nullptr && !field_of(fields, "Upgrade").empty()) {
+    return refuse(426, fmt::format("{} takes {}, without an upgrade", cut(path), match.allow),
+                  "Upgrade: HTTP/1.1\r\n");
+  }
   if (match.route == nullptr) {
     return refuse(405, fmt::format("{} takes {}", cut(path), match.allow),
                   fmt::format("Allow: {}\r\n", match.allow));

@@ -32,6 +32,7 @@ ServerCore& core() {
                   jinja::Template::Variables{}),
               .exists = true,
               .tool_form = tool_form_of("[TOOL_CALLS]"),
+              .reasoning_form = reasoning_form_of("<think>"),
               .problem = ""};
     made.serve(std::make_shared<FakeTokenizer>(),
                {.model_name = "fake",

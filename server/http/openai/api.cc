@@ -7,6 +7,7 @@
 #include "server/http/openai/completions.h"
 #include "server/http/openai/models.h"
 #include "server/http/openai/responses/responses.h"
+#include "server/http/openai/responses/stored_responses.h"
 #include "server/http/openai/sessions.h"
 #include "server/http/openai/tokenize.h"
 #include "server/http/unary_exchange.h"
@@ -39,7 +40,11 @@ HttpApi openai_api(ServerCore& core, int64_t max_response_bytes) {
                   {verb::get, "/v1/models", kNone, at_once(list_models)},
                   {verb::get, "/v1/models/*", kNone, at_once(get_model)},
                   {verb::post, "/v1/responses", kJson, answers<Responses>(core, responses)},
+                  {verb::post, "/v1/responses/input_tokens", kJson,
+                   UnaryExchange::text_handler(core, count_input_tokens)},
                   {verb::get, "/v1/responses/*", kNone, stored(find_response)},
+                  {verb::get, "/v1/responses/*/input_items", kNone, stored(list_input_items)},
+                  {verb::post, "/v1/responses/*/cancel", kOptional, stored(cancel_response)},
                   {verb::delete_, "/v1/responses/*", kNone, stored(delete_response)},
                   {verb::post, "/tokenize", kJson, UnaryExchange::text_handler(core, tokenize)},
                   {verb::post, "/detokenize", kJson, UnaryExchange::text_handler(core, detokenize)},

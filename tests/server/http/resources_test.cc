@@ -398,7 +398,7 @@ TEST_F(ResourcesTest, WhatResponsesCannotDoIsRefusedByName) {
   refuse({{"input", nullptr}}, "input");
   refuse({{"input", {{{"role", "user"}, {"content", {{{"type", "input_image"}}}}}}}}, "input");
   refuse({{"input", {{{"type", "computer_call"}}}}}, "input");
-  refuse({{"tools", {{{"type", "web_search"}}}}}, "tools");
+  refuse({{"tools", {{{"type", "web_search"}}}}, {"tool_choice", "required"}}, "tool_choice");
   refuse({{"background", true}}, "background");
   refuse({{"conversation", "conv_1"}}, "conversation");
   refuse({{"text", {{"format", {{"type", "xml"}}}}}}, "text.format");

@@ -69,6 +69,7 @@ constexpr RequestField kFields[] = {
     {"seed", kAll, kRefused},
     // The request, and an answer that is stored.
     {"store", kR, kHarmless, {}, "other answers are not stored"},
+    {"client_metadata", 0, kHarmless, {}, "for the client's own records"},
     {"metadata", 0, kHarmless, {}, "is returned with a response, for the client only"},
     {"user", 0, kHarmless, {}, "for OpenAI's checks; is returned with a response"},
     {"truncation", 0, kHarmless, {}, "no prompt is too long for a state"},

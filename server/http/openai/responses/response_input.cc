@@ -3,6 +3,7 @@
 #include "server/http/body_fields.h"
 #include "server/http/openai/fields/request_fields.h"
 #include "server/http/openai/responses/responses.h"
+#include "server/serving/chat_prompt.h"
 
 namespace recurve {
 namespace {
@@ -133,14 +134,30 @@ std::vector<ChatMessage> take_messages_of_input(ClientJson& body, size_t bytes) 
   return reader.take();
 }
 
+nlohmann::json take_other_tools(ClientJson& body) {
+  ClientJson* tools = find(body, "tools");
+  nlohmann::json others = nlohmann::json::array();
+  if (tools == nullptr) return others;
+  check_tools(*tools);
+  ClientJson functions = ClientJson::array();
+  for (ClientJson& tool : *tools) {
+    const std::string type = tool.is_object() ? string_of(tool, "type").value_or("") : "";
+    if (type.empty()) throw BadField("tools", "each of tools must be an object with a type");
+    if (type == "function") {
+      functions.push_back(std::move(tool));
+      continue;
+    }
+    nlohmann::json& other = others.emplace_back(nlohmann::json{{"type", cut(type)}});
+    if (const auto name = string_of(tool, "name")) other["name"] = cut(*name);
+  }
+  *tools = functions.empty() && !others.empty() ? ClientJson(nullptr) : std::move(functions);
+  return others;
+}
+
 std::string tools_of_response(const ClientJson& body) {
   if (!wants_tools(body)) return {};
   ClientJson functions = ClientJson::array();
   for (const ClientJson& tool : body.at("tools")) {
-    if (!tool.is_object() || tool.value("type", ClientJson()) != "function") {
-      throw BadField("tools",
-                     "each of tools must be a function: this server has no built-in tools");
-    }
     ClientJson function = tool;
     function.erase("type");
     if (function.value("strict", ClientJson(true)) != ClientJson(false)) function.erase("strict");
@@ -149,6 +166,43 @@ std::string tools_of_response(const ClientJson& body) {
     one["function"] = std::move(function);
   }
   return dump(functions);
+}
+
+Refused count_input_tokens(std::string text, const ServedModel& model, const WorkLimits& limits,
+                           std::string* object) {
+  const size_t bytes = text.size();
+  Conversation conversation{.field = "input"};
+  const auto read = [&](ClientJson& body) {
+    if (find(body, "previous_response_id") != nullptr) {
+      throw BadField("previous_response_id",
+                     "previous_response_id is not counted here: send the items in input");
+    }
+    take_other_tools(body);
+    (void)tool_use_of(body);
+    if (auto instructions = string_of(body, "instructions");
+        instructions && !instructions->empty()) {
+      conversation.messages.push_back({.role = "developer", .content = *std::move(instructions)});
+    }
+    conversation.tools_json = tools_of_response(body);
+    if (const ClientJson* variables = template_variables(body)) {
+      conversation.variables_json = dump(*variables);
+    }
+    read_effort(body, &conversation);
+    for (ChatMessage& message : take_messages_of_input(body, bytes)) {
+      conversation.messages.push_back(std::move(message));
+    }
+  };
+  Refused refused =
+      read_openai_body(std::move(text), limits, OpenAiResource::kResponses, model, read);
+  std::vector<int32_t> ids;
+  if (!refused) {
+    refused = read_messages(std::move(conversation), /*continued=*/false, model.text, limits, &ids);
+  }
+  if (!refused) {
+    *object =
+        fmt::format("{{\"object\":\"response.input_tokens\",\"input_tokens\":{}}}", ids.size());
+  }
+  return refused;
 }
 
 }  // namespace recurve

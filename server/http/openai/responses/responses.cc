@@ -8,6 +8,7 @@
 #include "server/http/body_fields.h"
 #include "server/http/openai/fields/request_fields.h"
 #include "server/http/openai/logprobs.h"
+#include "server/http/openai/responses/stored_responses.h"
 
 namespace recurve {
 namespace {
@@ -15,38 +16,44 @@ namespace {
 using nlohmann::json;
 using Kind = SessionCommand::Kind;
 
-// The result is not awaited.
-void close_stored(ServedModel& model, TenantId tenant, const std::string& id) {
-  (void)model.post({.kind = Kind::kClose,
-                    .caller = {.tenant = tenant},
-                    .name = reserved_name(id),
-                    .done = [](const SessionResult&) {}});
-}
-
-Refusal unknown(const std::string& id, const char* field = "") {
-  return {.reason = EndReason::kNotFound,
-          .message = fmt::format("unknown response \"{}\": it was not stored, was deleted or "
-                                 "is too old",
-                                 cut(id)),
-          .field = field};
-}
-
+// Of what a response may include, log-probabilities alone exist here: reasoning is never encrypted,
+// and there are no files, images and searches.
 bool wants_logprobs(const ClientJson& body) {
+  constexpr std::string_view kLogprobs = "message.output_text.logprobs";
+  constexpr std::string_view kKnown[] = {kLogprobs,
+                                         "reasoning.encrypted_content",
+                                         "file_search_call.results",
+                                         "web_search_call.results",
+                                         "web_search_call.action.sources",
+                                         "message.input_image.image_url",
+                                         "computer_call_output.output.image_url",
+                                         "code_interpreter_call.outputs"};
   const ClientJson* include = find(body, "include");
   if (include == nullptr) return false;
-  if (!include->is_array()) throw BadField("include", "include must be a list of strings");
-  return std::find(include->begin(), include->end(), "message.output_text.logprobs") !=
-         include->end();
+  const std::vector<std::string> names = strings_of(*include, "include", "a list of strings");
+  for (const std::string& name : names) {
+    if (std::ranges::find(kKnown, name) != std::end(kKnown)) continue;
+    throw BadField("include", fmt::format("include has an unknown name, {}", cut(name)));
+  }
+  return std::ranges::find(names, kLogprobs) != names.end();
 }
 
 // Fields that the response repeats.
-constexpr const char* kRepeated[] = {"instructions", "max_output_tokens",
-                                     "metadata",     "parallel_tool_calls",
-                                     "temperature",  "text",
-                                     "tools",        "previous_response_id",
-                                     "tool_choice",  "top_logprobs",
-                                     "truncation",   "top_p",
-                                     "user",         "reasoning"};
+constexpr const char* kRepeated[] = {"instructions",
+                                     "max_output_tokens",
+                                     "metadata",
+                                     "parallel_tool_calls",
+                                     "temperature",
+                                     "text",
+                                     "tools",
+                                     "previous_response_id",
+                                     "tool_choice",
+                                     "top_logprobs",
+                                     "truncation",
+                                     "top_p",
+                                     "user",
+                                     "reasoning",
+                                     "prompt_cache_key"};
 
 void check_repeated(const ClientJson& body) {
   constexpr size_t kMostBytes = 1 << 20;
@@ -97,6 +104,7 @@ Refused Responses::read(std::string text, const WorkLimits& limits,
                      "x-recurve-session must be left out: previous_response_id says what a "
                      "response goes on from");
     }
+    ignored_tools_ = take_other_tools(body);
     check_repeated(body);
     read_common(body, &to, &form_);
     read_constraint(body, &to);
@@ -139,6 +147,7 @@ void Responses::read_fields(ClientJson& body, size_t bytes) {
       {"metadata", or_default(body, "metadata", json::object())},
       {"parallel_tool_calls", or_default(body, "parallel_tool_calls", true)},
       {"previous_response_id", or_default(body, "previous_response_id", nullptr)},
+      {"prompt_cache_key", or_default(body, "prompt_cache_key", nullptr)},
       {"reasoning", or_default(body, "reasoning", {{"effort", nullptr}, {"summary", nullptr}})},
       {"store", stores_},
       {"temperature", or_default(body, "temperature", 1.0)},
@@ -149,12 +158,13 @@ void Responses::read_fields(ClientJson& body, size_t bytes) {
       {"top_p", or_default(body, "top_p", 1.0)},
       {"truncation", or_default(body, "truncation", "disabled")},
       {"user", or_default(body, "user", nullptr)}};
+  if (!ignored_tools_.empty()) repeated_["ignored_tools"] = std::move(ignored_tools_);
   input_ = take_messages_of_input(body, bytes);
 }
 
 Refused Responses::read_previous(const std::string& id) {
   previous_ = store_.find(caller_.tenant, id, model_->info.default_ttl_seconds);
-  if (previous_ == nullptr) return unknown(id, "previous_response_id");
+  if (previous_ == nullptr) return unknown_response(id, "previous_response_id");
   const int64_t bytes = previous_->turn->bytes_of_all(), most = store_.most_bytes_of_turns();
   if (!stores_ || bytes <= most) return {};
   return invalid("previous_response_id",
@@ -395,26 +405,6 @@ void Responses::ended(bool complete) {
   if (!has_session_ || (complete && stored_)) return;
   store_.erase(caller_.tenant, id_);
   close_stored(*model_, caller_.tenant, id_);
-}
-
-// Stored responses.
-
-Refused find_response(const HttpRequest& request, ServedModel& model, ResponseStore& store,
-                      json* object) {
-  const std::string& id = request.names.front();
-  const auto found = store.find(request.caller.tenant, id, model.info.default_ttl_seconds);
-  if (found == nullptr) return unknown(id);
-  *object = found->object;
-  return {};
-}
-
-Refused delete_response(const HttpRequest& request, ServedModel& model, ResponseStore& store,
-                        json* object) {
-  const std::string& id = request.names.front();
-  if (!store.erase(request.caller.tenant, id)) return unknown(id);
-  close_stored(model, request.caller.tenant, id);
-  *object = {{"id", id}, {"object", "response"}, {"deleted", true}};
-  return {};
 }
 
 }  // namespace recurve

@@ -76,7 +76,8 @@ class Responses final : public AnswerDialect {
   OpenAiForm form_;
 
   // The request.
-  nlohmann::json repeated_;  // the fields that the response repeats
+  nlohmann::json repeated_;       // the fields that the response repeats
+  nlohmann::json ignored_tools_;  // until repeated_ has them
   bool stores_ = true;
   std::string instructions_, tools_, variables_, definition_;
   Conversation switches_;  // of the reasoning alone
@@ -105,10 +106,13 @@ std::vector<ChatMessage> take_messages_of_input(ClientJson& body, size_t bytes);
 // The functions of `tools`, in the form of chat completions; empty: none.
 std::string tools_of_response(const ClientJson& body);
 
-// GET and DELETE /v1/responses/ID.
-Refused find_response(const HttpRequest& request, ServedModel& model, ResponseStore& store,
-                      nlohmann::json* object);
-Refused delete_response(const HttpRequest& request, ServedModel& model, ResponseStore& store,
-                        nlohmann::json* object);
+// Removes the tools that are no functions from `tools` of a body, which may then be absent. Returns
+// a list of their types and names: this server has no built-in tools, and the model can call no
+// tool whose input is free text. Throws BadField.
+nlohmann::json take_other_tools(ClientJson& body);
+
+// POST /v1/responses/input_tokens: the tokens of a response's prompt. See UnaryExchange::TextWork.
+Refused count_input_tokens(std::string body, const ServedModel& model, const WorkLimits& limits,
+                           std::string* object);
 
 }  // namespace recurve
