@@ -13,7 +13,8 @@ Each attack is a module of this folder with
             LIMITS are those of the keys file
     KEEPS = bytes        of the attack's data that the server may cache, by its plan of memory
     CONSTRAINED = True   a second honest client requests answers with new schemas, one after the other
-    STREAMS = True       a second honest client reads longer answers, whose time between tokens is measured
+    STREAMS = True       a second honest client reads longer answers, whose time between tokens is measured, before
+            the attack too
     CONTROL = [...]     flags of a server with which the same attack runs first, for comparison
     SHORT, FULL          sizes of the attack: a dict, the arguments of attack()
     attack(address, **size)   returns when it is done; runs in a separate process
@@ -64,6 +65,7 @@ class Result:
     # Ends once the memory was freed, or it took too long: seconds (infinite: too long), and resident bytes.
     freed: futures.Future
     summary: str  # of the attack
+    streamed_before: servers.Latencies  # `streamed` with nothing else on the server than the honest clients
     control: servers.Latencies = dataclasses.field(default_factory=servers.Latencies)  # `streamed` of CONTROL
 
     def grown(self):
@@ -124,7 +126,12 @@ def run_with(flags, name, short, stubs, afterwards):
             getattr(module, "TENANTS", ()), getattr(module, "LIMITS", None)))
         honest, attackers = server.keys.get("honest"), server.keys.get("attacker")
         client = servers.HonestClient(server.address, honest)
-        before = client.ask_for(0.3 if short else 5)
+        quiet = threading.Event()
+        with futures.ThreadPoolExecutor() as threads:
+            streams = getattr(module, "STREAMS", False)
+            alone = threads.submit(ask_by, "read_answer", streams, server.address, honest, quiet)
+            before = client.ask_for((4 if streams else 0.3) if short else 5)
+            quiet.set()
         usage_before = server.usage()
         address = server.address_of(getattr(module, "PORT_EVENT", "serving"))
         attacker = subprocess.Popen(
@@ -159,7 +166,7 @@ def run_with(flags, name, short, stubs, afterwards):
             raise RuntimeError(f"{name}: the attacker failed")
         freed = afterwards.submit(wait_for_memory, server, may_keep, (fresh, client), ends.pop_all())
     return Result(before, during, after, constrained.result(), streamed.result(), usage_before, watch.most, usage_after, new_client,
-                  may_keep, freed, "".join(output))
+                  may_keep, freed, "".join(output), alone.result())
 
 
 def ask_by(method, wanted, address, key, ended):
@@ -207,7 +214,7 @@ def report(name, result, short):
     if result.constrained.count:
         print(f"  whole, of a new schema, p99 {result.constrained}")
     if result.streamed.count:
-        print(f"  between tokens, p99 {result.streamed}")
+        print(f"  between tokens, p99 before {result.streamed_before}; during {result.streamed}")
     if result.control.count:
         print(f"  the same where nothing is short {result.control}")
     print(f"  a new client after {result.new_client_seconds:.2f} s")

@@ -1,6 +1,7 @@
 """A tenant whose requests need all pages that there are, again and again: prompts that take most of what a
 session may have, and answers that take the rest. Its requests preempt each other, and make way for others'.
-In the control there are pages for all of them."""
+In the control there are pages for all of them. The report also has the other tenant's times before the attack,
+alone on the server: there a step has one sequence, and in the attack all slots, so that they are no bound on a CPU."""
 
 import server
 import tenant
