@@ -83,6 +83,7 @@ class HostBackend : public Backend {
   void zero(void* device, size_t bytes, Stream&) override {
     if (bytes > 0) std::memset(device, 0, bytes);
   }
+  bool computes_on_host() const override { return true; }
   bool hands_over_copies(size_t bytes) const override { return bytes >= kHandOverFrom; }
 
  private:

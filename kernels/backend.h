@@ -93,6 +93,8 @@ class Backend {
   HostMemory allocate_host(size_t bytes) { return take_host_memory(bytes); }
   virtual std::unique_ptr<Stream> make_stream() = 0;
   virtual std::unique_ptr<Event> make_event();
+  // Whether kernels read and write any memory of the process.
+  virtual bool computes_on_host() const { return false; }
   // Whether calls queue their work and return, or return when it is done.
   virtual bool queues() const { return false; }
 

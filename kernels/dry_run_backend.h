@@ -8,8 +8,10 @@ namespace recurve {
 // and copies do nothing. Shows the kernels of the backend it stands for.
 class DryRunBackend final : public Backend {
  public:
-  explicit DryRunBackend(const Backend& real) : Backend(real.name(), real.kernels()) {}
+  explicit DryRunBackend(const Backend& real)
+      : Backend(real.name(), real.kernels()), on_host_(real.computes_on_host()) {}
 
+  bool computes_on_host() const override { return on_host_; }
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<NoStream>(); }
   void upload(void*, const void*, size_t, Stream&) override {}
   void download(void*, const void*, size_t, Stream&) override {}
@@ -25,6 +27,7 @@ class DryRunBackend final : public Backend {
   }
   void give_memory(std::byte*, size_t) override {}
 
+  const bool on_host_;
   static constexpr uintptr_t kNowhere = 4096;  // aligned, not null, never followed
 };
 

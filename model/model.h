@@ -26,7 +26,7 @@ struct ModelInfo {
   std::string head;         // which tensor the output matrix is, in words
   int64_t vocab = 0;        // rows of the output matrix; ids of tokens are below it
   int64_t parameters = 0;
-  int64_t weight_bytes = 0;  // resident
+  int64_t weight_bytes = 0;  // resident or mapped
   // Weights in int4 cost a measured model of this family more than 1 % of a text's bits per byte.
   bool prefers_int8 = false;
   // Rows after which prompts may be cut between steps without changing a bit of the result.

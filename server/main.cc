@@ -14,6 +14,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "model/weights/mapped_file.h"
 #include "server/crypto/encrypted_folder.h"
 #include "server/engine/engine.h"
 #include "server/http/anthropic/api.h"
@@ -413,9 +414,37 @@ extern "C" void log_abort(int) {
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kSentence.data(), kSentence.size());
 }
 
+// A file of weights was truncated, or its disk fails: its pages cannot be read. Any other SIGBUS
+// ends the process as if there were no handler.
+extern "C" void end_without_weights(int, siginfo_t* info, void*) {
+  const char* const path = info->si_code > 0 ? MappedFile::path_at(info->si_addr) : nullptr;
+  if (path == nullptr) {
+    std::signal(SIGBUS, SIG_DFL);
+    raise(SIGBUS);
+    return;
+  }
+  const auto print = [](std::string_view text) {
+    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
+  };
+  print("recurve-server: ");
+  print(path);
+  print(
+      ": weights in use cannot be read: the file was truncated, or its disk fails: restore it and "
+      "start again; to change files while the server runs, start it with --map-weights off\n");
+  _exit(1);
+}
+
+void handle_error_signals() {
+  std::signal(SIGABRT, log_abort);
+  struct sigaction action{};
+  action.sa_sigaction = end_without_weights;
+  action.sa_flags = SA_SIGINFO;
+  sigaction(SIGBUS, &action, nullptr);
+}
+
 int run_and_report(const Options& options) {
   std::set_terminate(end_with_a_sentence);
-  std::signal(SIGABRT, log_abort);
+  handle_error_signals();
   try {
     return serve(options);
   } catch (const std::exception& error) {  // before the log has its thread

@@ -140,7 +140,7 @@ def write_case(directory, case):
     config = xlstm.hub_config(case.config, torch_dtype)
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     tensors = drawn(case)
-    st.write_checkpoint(directory, tensors, case.shard_bytes)
+    st.write_checkpoint(directory, tensors, case.shard_bytes, alignment=8)
     st.write(directory / "golden.safetensors", golden(case, tensors))
 
 

@@ -49,8 +49,8 @@ def drawn(golden, form, name):
     source = golden / name / SOURCES[name]
     tensors = st.checkpoint_sources(source)
     family, config = families.config_of(json.loads((source / "config.json").read_text()), tensors)
-    _, tensors, _ = families.find_head(family, config, tensors)
-    return quantize.quantized(tensors, family, form, form)
+    config, tensors, _ = families.find_head(family, config, tensors)
+    return quantize.quantized(tensors, family, config, form, form)
 
 
 def main(golden):
@@ -63,7 +63,7 @@ def make(source, directory, form):
     (directory / "golden.safetensors").unlink(missing_ok=True)
     values = json.loads((directory / "config.json").read_text())
     stored = st.read_checkpoint(directory)
-    family, config = families.config_of(values, st.read_checkpoint(source))
+    family, config = families.config_of(values, packed.logical(stored))
     if not hasattr(family, "run"):
         return
     tensors = packed.unpacked(stored, family.tensor_shapes(config))

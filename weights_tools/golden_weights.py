@@ -37,12 +37,13 @@ def checkpoints(folder):
         yield path, lambda case=case: golden_packed.drawn(folder, *case), golden.Case.shard_bytes
 
 
-def files_of(tensors, shard_bytes):
-    """-> name -> bytes of each file of a checkpoint."""
+def files_of(checkpoint, tensors, shard_bytes):
+    """-> name -> bytes of each file of a checkpoint, which is packed as quantize does it, or as files of the Hub are."""
     from weights_tools import safetensors_io as st
 
+    alignment = st.ALIGNMENT if checkpoint.startswith("weight_formats/") else 8
     with tempfile.TemporaryDirectory() as folder:
-        st.write_checkpoint(pathlib.Path(folder), tensors, shard_bytes)
+        st.write_checkpoint(pathlib.Path(folder), tensors, shard_bytes, alignment=alignment)
         return {path.name: path.read_bytes() for path in sorted(pathlib.Path(folder).iterdir())}
 
 
@@ -65,7 +66,7 @@ def draw(golden):
     if len(there) == len(wanted):
         return
     for name, tensors, shard_bytes in checkpoints(golden):
-        for file, data in files_of(tensors(), shard_bytes).items():
+        for file, data in files_of(name, tensors(), shard_bytes).items():
             path = f"{name}/{file}"
             if path in there:
                 continue
@@ -88,7 +89,7 @@ def write_digests(golden):
     """Of what is drawn now: after a case was added or changed, and its results made again."""
     lines = []
     for name, tensors, shard_bytes in checkpoints(golden):
-        for file, data in files_of(tensors(), shard_bytes).items():
+        for file, data in files_of(name, tensors(), shard_bytes).items():
             lines.append(f"{sha256(data)}  {name}/{file}\n")
     (golden / DIGESTS).write_text("".join(sorted(lines, key=lambda line: line.split()[1])))
 

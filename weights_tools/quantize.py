@@ -4,7 +4,7 @@ Reads a directory that the server reads, and writes another: config.json and the
 are, and safetensors in which each matrix of a linear layer, (N, K), is stored packed. K is filled up with
 zeros to a multiple of 64, and 64 columns of a row, a group, share a scale s and, in int4, a minimum m:
 
-The matrices of experts that are one tensor, (E, N, K), are stored as one of E N rows.
+The matrices of all experts of a layer, one tensor (E, N, K) or one for each expert, are stored as one of E N rows.
 
   NAME.int8         I8 [N, K]            w = s q, q from -127 to 127
   NAME.int8.scales  BF16 [N, K / 64]     s
@@ -14,7 +14,8 @@ The matrices of experts that are one tensor, (E, N, K), are stored as one of E N
 
 Embedding and head are packed too, in the format of --head. Norms, biases, convolutions, decays and matrices
 of ops other than linear layers are not changed. There is no calibration: the bits are those of
-`recurve-server --weights`. Weights are processed in pieces; needs numpy only.
+`recurve-server --weights`, which uses such matrices in place, in the mapped files (--map-weights): they lie at multiples
+of 64 bytes. Weights are processed in pieces, in less than 1 GB whatever the model is; needs numpy only.
 """
 
 import json
@@ -29,7 +30,7 @@ from weights_tools import safetensors_io as st
 from weights_tools.packed import GROUP
 from weights_tools.progress import Progress
 
-ROW_BYTES = 32 << 20  # of fp32, packed at once
+ROW_BYTES = 8 << 20  # of fp32, packed at once
 FORMATS = ("int8", "int4", "none")
 TOO_LARGE = np.float32(2.0**112)  # and what is not finite: the whole group is NaN
 
@@ -57,7 +58,7 @@ def main(options):
     problems = inspect_checkpoint.compare(families.used(family, tensors), family.tensor_shapes(config))
     if problems:
         raise ValueError(f"{options.src}: {problems[0]} ({len(problems)} problems in all); nothing written")
-    out = quantized(tensors, family, options.weights, options.head or options.weights)
+    out = quantized(tensors, family, config, options.weights, options.head or options.weights)
     options.dst.mkdir(parents=True, exist_ok=True)
     progress = Progress(sum(t.nbytes for t in out.values()))
     st.write_checkpoint(options.dst, out, options.shard_gb * 1e9, progress)
@@ -69,8 +70,10 @@ def main(options):
     print(f"{options.dst}: {len(out)} tensors, {after:,} B of {before:,}")
 
 
-def quantized(tensors, family, weights, head):
+def quantized(tensors, family, config, weights, head):
     """name -> Source. Packed where the family's linear layers read it."""
+    if hasattr(family, "of_all_experts"):
+        _, tensors = family.of_all_experts(config, tensors)
     out, used = {}, families.used(family, tensors)
     for name, source in tensors.items():
         form = form_of(name, source.shape, family, weights, head) if name in used else "none"

@@ -27,6 +27,8 @@ STORAGE = {
 }
 MAX_HEADER_BYTES = 100_000_000
 PIECE_BYTES = 16 << 20
+# Where the server uses tensors in place (recurve-server --map-weights): those of a multiple of so many bytes lie at one.
+ALIGNMENT = 64
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
 
@@ -108,6 +110,19 @@ def cast(source, dtype):
     return Source(dtype, source.shape, pieces)
 
 
+def stacked(sources, shape):
+    """Tensors or Sources one after the other, as a Source of this shape."""
+    dtype = sources[0].dtype
+    if any(source.dtype != dtype for source in sources):
+        raise ValueError(f"wanted tensors of one dtype, found {sorted({source.dtype for source in sources})}")
+
+    def pieces():
+        for source in sources:
+            yield from source.pieces()
+
+    return Source(dtype, tuple(shape), pieces)
+
+
 def equal(one, other):
     """Whether two have one dtype, one shape and the same bytes."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
@@ -122,12 +137,14 @@ def bf16_bits(array):
     return np.where(np.isnan(array), np.uint16(0x7FC0), rounded)
 
 
-def write(path, tensors, metadata=None, progress=None):
-    """tensors: name -> Tensor or Source. The data begins at a multiple of 8 bytes, tensors in name
-    order. The file has its name once it is whole. progress(bytes): so many more are written."""
+def write(path, tensors, metadata=None, progress=None, alignment=8):
+    """tensors: name -> Tensor or Source. The data begins at a multiple of `alignment` bytes, tensors in name order; where
+    that is more than 8, those of another length than a multiple of it come last. The file has its name once it is whole.
+    progress(bytes): so many more are written."""
     header = {"__metadata__": metadata or {"format": "pt"}}
     offset = 0
-    for name in sorted(tensors):
+    names = sorted(tensors, key=lambda name: (alignment > 8 and tensors[name].nbytes % alignment > 0, name))
+    for name in names:
         size = tensors[name].nbytes
         header[name] = {
             "dtype": tensors[name].dtype,
@@ -136,13 +153,13 @@ def write(path, tensors, metadata=None, progress=None):
         }
         offset += size
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    text += b" " * (-(8 + len(text)) % alignment)
     part = pathlib.Path(f"{path}.part")
     try:
         with open(part, "wb") as out:
             out.write(struct.pack("<Q", len(text)))
             out.write(text)
-            for name in sorted(tensors):
+            for name in names:
                 _write_pieces(out, tensors[name], progress)
         part.rename(path)
     finally:
@@ -260,7 +277,7 @@ def checkpoint_sources(directory):
     return found
 
 
-def write_checkpoint(directory, tensors, max_shard_bytes, progress=None):
+def write_checkpoint(directory, tensors, max_shard_bytes, progress=None, alignment=ALIGNMENT):
     """Writes model.safetensors, or model-0000i-of-0000n.safetensors and the index if that would be
     larger than a shard may be; a tensor larger than that has a separate shard."""
     shards, filled = [[]], 0
@@ -273,12 +290,12 @@ def write_checkpoint(directory, tensors, max_shard_bytes, progress=None):
         filled += size
     directory = pathlib.Path(directory)
     if len(shards) == 1:
-        write(directory / SINGLE_NAME, tensors, progress=progress)
+        write(directory / SINGLE_NAME, tensors, progress=progress, alignment=alignment)
         return
     weight_map = {}
     for i, names in enumerate(shards, 1):
         file = f"model-{i:05}-of-{len(shards):05}.safetensors"
-        write(directory / file, {n: tensors[n] for n in names}, progress=progress)
+        write(directory / file, {n: tensors[n] for n in names}, progress=progress, alignment=alignment)
         weight_map.update(dict.fromkeys(names, file))
     index = {
         "metadata": {"total_size": sum(t.nbytes for t in tensors.values())},

@@ -9,6 +9,7 @@
 
 #include "kernels/check.h"
 #include "kernels/weight_formats.h"
+#include "model/weights/convert.h"
 #include "model/weights/json_file.h"
 
 namespace recurve {
@@ -179,7 +180,7 @@ Checkpoint Checkpoint::random_from(const fs::path& config, uint64_t seed) {
 
 void Checkpoint::open_single(const fs::path& file) {
   weights_file_ = file.string();
-  add_file(std::make_unique<SafetensorsFile>(file));
+  add_file(std::make_shared<SafetensorsFile>(file));
 }
 
 void Checkpoint::open_sharded(const fs::path& index) {
@@ -197,7 +198,7 @@ void Checkpoint::open_sharded(const fs::path& index) {
       throw std::runtime_error(fmt::format("{}: wanted the file {} that it names, found none",
                                            weights_file_, in_quotes(name)));
     }
-    auto shard = std::make_unique<SafetensorsFile>(index.parent_path() / name);
+    auto shard = std::make_shared<SafetensorsFile>(index.parent_path() / name);
     check_tensors_are_mapped(*shard, name, map, weights_file_);
     add_file(std::move(shard));
   }
@@ -210,7 +211,7 @@ void Checkpoint::open_sharded(const fs::path& index) {
   }
 }
 
-void Checkpoint::add_file(std::unique_ptr<SafetensorsFile> file) {
+void Checkpoint::add_file(std::shared_ptr<SafetensorsFile> file) {
   for (const TensorView& tensor : file->tensors()) tensors_.emplace(tensor.name, Tensor{tensor});
   files_.push_back(std::move(file));
 }
@@ -387,6 +388,31 @@ void Checkpoint::copy_on_finish(const StoredMatrix& matrix, const WeightFormat& 
                      .matrix = matrix,
                      .format = &to,
                      .scales = scales});
+}
+
+bool Checkpoint::can_map(const StoredMatrix& matrix, const WeightFormat& format) const {
+  const TensorView &values = matrix.values, &scales = matrix.scales;
+  const bool same =
+      matrix.format == nullptr ? keeps_bytes(values.type, format.dtype) : matrix.format == &format;
+  if (!mapping_ || values.file == nullptr || !same) return false;
+  // Of matrices that kernels multiply with, see Matrix.
+  constexpr uintptr_t kAlignment = 64;
+  const auto aligned = [](const std::byte* data) {
+    return reinterpret_cast<uintptr_t>(data) % kAlignment == 0;
+  };
+  return aligned(values.data) && aligned(scales.data);
+}
+
+Checkpoint::Files Checkpoint::map_matrix(const StoredMatrix& matrix, const WeightFormat& format) {
+  Files files;
+  for (const TensorView* view : {&matrix.values, &matrix.scales}) {
+    if (!view->present()) continue;
+    format_bytes_[&format] += static_cast<int64_t>(view->bytes);
+    mapped_bytes_ += view->bytes;
+    copies_.push_back({.from = *view, .to = DType::kPacked, .backend = nullptr, .device = nullptr});
+    if (copying_) files.push_back(view->file->shared_from_this());
+  }
+  return files;
 }
 
 std::string Checkpoint::weight_formats() const {

@@ -91,6 +91,17 @@ class Checkpoint {
   void copy_on_finish(const StoredMatrix& matrix, const WeightFormat& to, Backend& backend,
                       void* data, void* scales);
 
+  // From now on LinearWeights of a backend that computes on the host use in place what can_map()
+  // allows, instead of a copy.
+  void map_weights() { mapping_ = true; }
+  // Whether the matrix is stored in the format, on 64-byte boundaries.
+  bool can_map(const StoredMatrix& matrix, const WeightFormat& format) const;
+  // Notes that the matrix is used in place: finish() only hashes it -> what holds its files; empty
+  // of models that are loaded on paper.
+  using Files = std::vector<std::shared_ptr<const SafetensorsFile>>;
+  Files map_matrix(const StoredMatrix& matrix, const WeightFormat& format);
+  size_t mapped_bytes() const { return mapped_bytes_; }  // of all that is used in place
+
   // From now on finish() makes no copies: for models that are loaded on paper.
   void leave_out_copies() { copying_ = false; }
 
@@ -131,8 +142,8 @@ class Checkpoint {
   // Of a tensor, element by element, or of a matrix into a format, row by row.
   struct Copy {
     TensorView from;
-    DType to;  // kPacked: as it is stored
-    Backend* backend;
+    DType to;                              // kPacked: as it is stored
+    Backend* backend;                      // null: none is made, as the tensor is used in place
     void* device;                          // (from.count()) of `to`
     StoredMatrix matrix = {};              // row by row: that `from` is of
     const WeightFormat* format = nullptr;  // row by row: into this
@@ -150,7 +161,7 @@ class Checkpoint {
   Checkpoint() = default;
   void open_single(const std::filesystem::path& file);
   void open_sharded(const std::filesystem::path& index);
-  void add_file(std::unique_ptr<SafetensorsFile> file);
+  void add_file(std::shared_ptr<SafetensorsFile> file);
   Tensor* lookup(std::string_view name);
   TensorView generate(const std::string& name, const Shape& shape);
   TensorView take_found(Tensor& tensor, const std::vector<Shape>& shapes);
@@ -166,12 +177,13 @@ class Checkpoint {
   std::string weights_file_;  // model.safetensors or the index: where a missing tensor is missing
   bool random_ = false;
   uint64_t seed_ = 0;
-  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  std::vector<std::shared_ptr<SafetensorsFile>> files_;
   std::unordered_map<std::string_view, Tensor> tensors_;  // keys live in files_
   std::set<std::string> generated_names_;
   std::set<std::string> allowed_extra_;
   Problems missing_, misfit_;
-  bool copying_ = true;
+  bool copying_ = true, mapping_ = false;
+  size_t mapped_bytes_ = 0;
   std::vector<Copy> copies_;
   std::map<const WeightFormat*, int64_t> format_bytes_;  // of the matrices
   Times times_;

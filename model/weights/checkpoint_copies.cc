@@ -45,14 +45,30 @@ void hash_stored(const TensorView& view, int64_t begin, int64_t end, std::span<H
   view.file->mapping().release(bytes.data(), bytes.size());
 }
 
-// The whole of a tensor, in pieces.
-void hash_whole(const TensorView& view, TensorHashes& hashes) {
+// The whole of a tensor, in pieces. report: called with the bytes of each piece.
+template <typename Report>
+void hash_whole(const TensorView& view, TensorHashes& hashes, const Report& report) {
   if (view.file == nullptr) return;
   const std::span<Hash128> blocks = hashes.add(view);
-  for (int64_t begin = 0; begin < view.count() && !blocks.empty(); begin += kStageElements) {
+  for (int64_t begin = 0; begin < view.count(); begin += kStageElements) {
     const int64_t end = std::min(begin + kStageElements, view.count());
     hash_stored(view, begin, end, blocks_of(blocks, view, begin, end));
+    report(static_cast<uint64_t>(end - begin) * size_of(view.type));
   }
+}
+void hash_whole(const TensorView& view, TensorHashes& hashes) {
+  hash_whole(view, hashes, [](uint64_t) {});
+}
+
+// A tensor that is used in place.
+template <typename Report>
+void hash_mapped(const TensorView& view, TensorHashes& hashes, Checkpoint::Times& times,
+                 const Report& report) {
+  const Clock::time_point began = Clock::now();
+  hash_whole(view, hashes, report);
+  view.file->mapping().expect_reuse(view.data, view.bytes);
+  times.reading += seconds_since(began);
+  times.bytes += view.bytes;
 }
 
 // Bytes of an element that is copied as `to`, or as it is stored.
@@ -204,7 +220,7 @@ class Stage {
 
 void Checkpoint::take_fingerprint() {
   for (auto& [name, tensor] : tensors_) {  // those that loaders computed with, and did not copy
-    if (tensor.used) hash_stored(tensor.view, 0, tensor.view.count(), hashes_.add(tensor.view));
+    if (tensor.used) hash_whole(tensor.view, hashes_);
   }
   std::vector<std::string> texts = hashes_.lines();
   if (random_) texts.push_back(fmt::format("random weights of seed {}", seed_));
@@ -223,6 +239,7 @@ void Checkpoint::finish(const Progress& progress) {
 
 // Bytes of the buffer that the largest piece of a copy takes.
 size_t Checkpoint::Copy::piece_bytes() const {
+  if (backend == nullptr) return 0;
   if (format == nullptr) {
     return static_cast<size_t>(std::min(from.count(), kStageElements)) * element_bytes(from, to);
   }
@@ -252,6 +269,10 @@ void Checkpoint::make_copies(const Progress& progress) {
   const Clock::time_point began = Clock::now();
   std::unique_ptr<Stage> stage;
   for (const Copy& copy : copies_) {
+    if (copy.backend == nullptr) {
+      hash_mapped(copy.from, hashes_, times_, report);
+      continue;
+    }
     if (!stage || stage->backend() != copy.backend) {
       if (stage) stage->wait();
       stage = std::make_unique<Stage>(*copy.backend, largest);

@@ -130,19 +130,18 @@ LinearWeights LinearWeights::load_taken(Backend& backend, Checkpoint& checkpoint
   matrix = {.dtype = format.dtype, .N = N, .K = K, .format = format.packed() ? &format : nullptr};
   if (!checkpoint.ok()) return result;
 
-  const int64_t row_bytes = format.row_bytes(K), row_scales = format.row_scales(K);
-  result.data_ = backend.allocate(matrix_bytes(N, row_bytes, matrix, checkpoint.where()));
-  matrix.data = result.data_.data();
-  if (row_scales > 0) {
-    result.scales_ = backend.allocate(matrix_bytes(N, row_scales, matrix, checkpoint.where()));
-    matrix.scales = result.scales_.data();
-  }
+  const bool one = parts.size() == 1 && parts.front().order.empty();
+  const bool mapped =
+      one && backend.computes_on_host() && checkpoint.can_map(weights.front(), format);
+  mapped ? result.map(checkpoint, weights.front()) : result.allocate(backend, checkpoint.where());
   if (any_bias) result.bias_ = backend.allocate(static_cast<size_t>(N) * sizeof(float));
+  const int64_t row_bytes = format.row_bytes(K), row_scales = format.row_scales(K);
   int64_t row = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     if (any_bias) {
       checkpoint.copy_on_finish(biases[i], DType::kF32, backend, result.bias_.as<float>() + row);
     }
+    if (mapped) continue;
     for (const auto& [from, count] : ordered(parts[i], weights[i])) {
       std::byte* const scales = row_scales > 0 ? result.scales_.data() + row * row_scales : nullptr;
       checkpoint.copy_on_finish(from, format, backend, result.data_.data() + row * row_bytes,
@@ -151,6 +150,23 @@ LinearWeights LinearWeights::load_taken(Backend& backend, Checkpoint& checkpoint
     }
   }
   return result;
+}
+
+void LinearWeights::allocate(Backend& backend, const std::string& where) {
+  const WeightFormat& format = format_of(matrix_);
+  const int64_t N = matrix_.N, K = matrix_.K;
+  data_ = backend.allocate(matrix_bytes(N, format.row_bytes(K), matrix_, where));
+  matrix_.data = data_.data();
+  if (format.row_scales(K) == 0) return;
+  scales_ = backend.allocate(matrix_bytes(N, format.row_scales(K), matrix_, where));
+  matrix_.scales = scales_.data();
+}
+
+void LinearWeights::map(Checkpoint& checkpoint, const StoredMatrix& stored) {
+  files_ = checkpoint.map_matrix(stored, format_of(matrix_));
+  mapped_bytes_ = stored.values.bytes + stored.scales.bytes;
+  matrix_.data = stored.values.data;
+  matrix_.scales = stored.scales.data;
 }
 
 VectorWeights VectorWeights::load(Backend& backend, Checkpoint& checkpoint, const std::string& name,

@@ -49,7 +49,8 @@ struct WeightFormats {
   WeightFormats resolved(const Checkpoint& checkpoint) const;
 };
 
-// The weights of one linear layer in the memory of a backend, with an optional bias in fp32. Made
+// The weights of one linear layer in the memory of a backend or, see Checkpoint::map_weights(), in
+// the mapped file, with an optional bias in fp32. Made
 // of one or several tensors of the checkpoint, stacked by rows in the order given: the loader
 // fuses matrices by name, so that the order in the file never matters.
 class LinearWeights {
@@ -81,17 +82,22 @@ class LinearWeights {
 
   const Matrix& matrix() const { return matrix_; }               // (N, K)
   const float* bias() const { return bias_.as<const float>(); }  // (N) or null
-  size_t bytes() const { return data_.bytes() + scales_.bytes() + bias_.bytes(); }
+  size_t bytes() const { return data_.bytes() + scales_.bytes() + bias_.bytes() + mapped_bytes_; }
 
  private:
   static LinearWeights load_taken(Backend& backend, Checkpoint& checkpoint,
                                   const std::vector<StoredMatrix>& weights,
                                   const std::vector<Part>& parts, const WeightFormat& format);
+  void allocate(Backend& backend, const std::string& where);
+  void map(Checkpoint& checkpoint, const StoredMatrix& stored);
 
   Matrix matrix_;
   Buffer data_;    // (N, K) in the matrix's format
   Buffer scales_;  // what the format stores with them, if anything
   Buffer bias_;    // (N) fp32
+  // Of a matrix that is used in place, instead of data_ and scales_.
+  Checkpoint::Files files_;
+  size_t mapped_bytes_ = 0;
 };
 
 // Norm weights, biases and other vectors: fp32 in the memory of a backend.

@@ -6,6 +6,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -30,6 +33,26 @@ size_t regular_file_size(int fd, const std::string& path) {
   return static_cast<size_t>(status.st_size);
 }
 
+// What is mapped, for MappedFile::path_at().
+std::array<std::atomic<const MappedFile*>, 4096> all_mapped;
+
+// Puts `to` where `from` is.
+void replace_mapped(const MappedFile* from, const MappedFile* to) {
+  std::ranges::find_if(all_mapped, [&](std::atomic<const MappedFile*>& one) {
+    const MappedFile* expected = from;
+    return one.compare_exchange_strong(expected, to);
+  });
+}
+
+// Outward to whole pages.
+void advise(const std::byte* data, size_t bytes, int advice) {
+  if (bytes == 0) return;
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(data) / page * page;
+  const auto end = (reinterpret_cast<uintptr_t>(data) + bytes + page - 1) / page * page;
+  madvise(reinterpret_cast<void*>(begin), end - begin, advice);
+}
+
 }  // namespace
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path.string()) {
@@ -52,9 +75,11 @@ void MappedFile::open_and_map() {
   if (mapping == MAP_FAILED) fail_with_errno(path_);
   data_ = static_cast<const std::byte*>(mapping);
   madvise(mapping, size_, MADV_SEQUENTIAL);  // a hint: read ahead
+  replace_mapped(nullptr, this);
 }
 
 void MappedFile::unmap() {
+  replace_mapped(this, nullptr);
   if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), size_);
   if (fd_ >= 0) ::close(fd_);
 }
@@ -80,13 +105,26 @@ bool MappedFile::read(const std::byte* data, size_t bytes, std::byte* to) const 
   return true;
 }
 
+// A neighbour's page that is released too is read again from the file.
 void MappedFile::release(const std::byte* data, size_t bytes) const {
-  if (bytes == 0) return;
-  // Outward to whole pages: a neighbour's page that goes too is read again from the file.
-  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<uintptr_t>(data) / page * page;
-  const auto end = (reinterpret_cast<uintptr_t>(data) + bytes + page - 1) / page * page;
-  madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  advise(data, bytes, MADV_DONTNEED);
+}
+
+void MappedFile::expect_reuse(const std::byte* data, size_t bytes) const {
+  advise(data, bytes, MADV_NORMAL);
+  advise(data, bytes, MADV_HUGEPAGE);  // where the file system has them
+}
+
+const char* MappedFile::path_at(const void* address) {
+  const auto* const at = static_cast<const std::byte*>(address);
+  for (const std::atomic<const MappedFile*>& one : all_mapped) {
+    const MappedFile* const file = one.load();
+    if (file == nullptr || at < file->data_) continue;
+    // To the end of the last page, which is mapped too.
+    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    if (at < file->data_ + (file->size_ + page - 1) / page * page) return file->path_.c_str();
+  }
+  return nullptr;
 }
 
 }  // namespace recurve

@@ -29,6 +29,13 @@ class MappedFile {
   // Gives the mapped pages of this range back to the system; reading them again is allowed.
   void release(const std::byte* data, size_t bytes) const;
 
+  // From now on this range is read again and again, in any order, not once from begin to end.
+  void expect_reuse(const std::byte* data, size_t bytes) const;
+
+  // The path of the file that is mapped at this address; null if there is none. For a handler of
+  // SIGBUS: takes no lock and no memory. Knows the first 4,096 files that are mapped at a time.
+  static const char* path_at(const void* address);
+
  private:
   void open_and_map();
   void unmap();

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -37,8 +38,9 @@ inline constexpr size_t kMaxRank = 8;
 // sentence that names file, tensor, wanted and found.
 SafetensorsHeader parse_safetensors(std::span<const std::byte> bytes, std::string_view file);
 
-// A safetensors file, mapped read-only. Tensors come as views into the mapping.
-class SafetensorsFile {
+// A safetensors file, mapped read-only. Tensors come as views into the mapping. Users of tensors in
+// place hold the file by shared_from_this().
+class SafetensorsFile : public std::enable_shared_from_this<SafetensorsFile> {
  public:
   // Throws std::runtime_error if it cannot be read or parse_safetensors() refuses it.
   explicit SafetensorsFile(const std::filesystem::path& path);

@@ -129,6 +129,7 @@ LoadedModel load_served_model(const Options& o, Backend& backend, const StopSign
   // Before the weights, which take long: an error of the tokenizer is reported at once.
   loaded.text = load_text(o, described_model(o, backend));
   Checkpoint checkpoint = open_checkpoint(o);
+  if (loaded.plan.mapped > 0) checkpoint.map_weights();
   loaded.model = load_model(checkpoint, backend, load_options(o), LoadProgress(stop));
   print_times(checkpoint.times());
   const Model& model = *loaded.model;

@@ -34,6 +34,12 @@ size_t remaining_on_host(const MemoryPlan& plan, int slots) {
   return plan.host_free - std::min(plan.host_free, planned_on_host(plan, slots));
 }
 
+// Of memory that remains, what parts are sized by that the options leave to the server: mapped
+// weights are to stay in memory, but not where little or nothing would remain.
+size_t for_automatic_parts(const MemoryPlan& plan, size_t remaining) {
+  return std::max(remaining - std::min(remaining, plan.mapped), remaining / 4);
+}
+
 double gib(size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 // The bytes of a part that is not planned yet. Throws if they do not fit.
@@ -52,11 +58,14 @@ class DryRun {
   DryRun(const Options& options, const Backend& backend) : options_(options), backend_(backend) {
     Checkpoint checkpoint = open_checkpoint(options);
     checkpoint.leave_out_copies();
+    if (options.map_weights != MapWeights::kOff) checkpoint.map_weights();
     model_ = load_model(checkpoint, backend_, load_options(options));
     weights_ = backend_.allocated();
+    mapped_ = checkpoint.mapped_bytes();
   }
 
   size_t weights() const { return weights_; }
+  size_t mapped() const { return mapped_; }  // the most that can be, and not in weights()
   size_t state() const { return model_->state_layout().bytes(); }
   size_t page() const { return model_->state_layout().page_bytes(); }
   int64_t most_tokens() const {
@@ -80,7 +89,7 @@ class DryRun {
   const Options options_;
   DryRunBackend backend_;
   std::unique_ptr<const Model> model_;
-  size_t weights_ = 0;
+  size_t weights_ = 0, mapped_ = 0;
 };
 
 }  // namespace
@@ -122,7 +131,7 @@ std::string MemoryPlan::arithmetic(int slots) const {
   const bool all = known(slots) <= free;
   return fmt::format(
       "weights {:.2f} + states ({} + 1) x {:.4f} = {:.2f}{} + reserve {:.2f}{}{}{}{}{} = {:.2f} "
-      "GiB{}; {:.2f} GiB are free",
+      "GiB{}; {:.2f} GiB are free{}",
       gib(weights), slots, gib(state), gib(states(slots)),
       page > 0 ? fmt::format(" + pages {:.2f}", gib(pages_for(slots))) : "", gib(reserve),
       on_host && preempted > 0 ? fmt::format(" + preempted {:.2f}", gib(preempted)) : "",
@@ -130,15 +139,28 @@ std::string MemoryPlan::arithmetic(int slots) const {
       on_host && sessions > 0 ? fmt::format(" + sessions {:.2f}", gib(sessions)) : "",
       on_host && prefixes > 0 ? fmt::format(" + prefixes {:.2f}", gib(prefixes)) : "",
       all ? fmt::format(" + activations, logits and sampling {:.2f}", gib(steps(slots))) : "",
-      gib(total(slots)), all ? "" : " before activations and logits", gib(free));
+      gib(total(slots)), all ? "" : " before activations and logits", gib(free),
+      mapped > 0 ? fmt::format(", for {:.2f} of mapped weights too", gib(mapped)) : "");
+}
+
+bool choose_mapping(MapWeights wanted, size_t weights, size_t free) {
+  return wanted == MapWeights::kOn || (wanted == MapWeights::kAuto && weights > free / 2);
 }
 
 MemoryPlan plan_memory(const Options& options, Backend& backend) {
   const auto dry_run = std::make_shared<DryRun>(options, backend);
-  return {.free = backend.free_memory(),
+  const size_t free = backend.free_memory(), weights = dry_run->weights() + dry_run->mapped();
+  if (options.map_weights == MapWeights::kOn && dry_run->mapped() == 0) {
+    throw std::runtime_error(
+        "--map-weights on: wanted weights that the device cpu uses as the file has them, found "
+        "none: write the file with python -m weights_tools quantize");
+  }
+  const size_t mapped = choose_mapping(options.map_weights, weights, free) ? dry_run->mapped() : 0;
+  return {.free = free,
           .host_free = free_host_memory(),
           .on_host = !options.on_gpu(),
-          .weights = dry_run->weights(),
+          .weights = weights - mapped,
+          .mapped = mapped,
           .state = dry_run->state(),
           .page = dry_run->page(),
           .most_tokens = dry_run->most_tokens(),
@@ -174,7 +196,8 @@ void plan_pages(const Options& options, int slots, MemoryPlan* plan) {
   const size_t remaining = plan->free - std::min(plan->free, others);
   const size_t of_all = least * static_cast<size_t>(StateLayout::pages(plan->most_tokens));
   size_t wanted = options.kv_memory;
-  if (automatic) wanted = std::clamp(plan->on_host ? remaining / 8 : remaining, least, of_all);
+  const size_t most = plan->on_host ? for_automatic_parts(*plan, remaining) / 8 : remaining;
+  if (automatic) wanted = std::clamp(most, least, of_all);
   plan->pages = wanted / plan->page * plan->page;
   if (plan->pages < least) {
     throw std::runtime_error(fmt::format(
@@ -194,13 +217,15 @@ void plan_pages(const Options& options, int slots, MemoryPlan* plan) {
 void plan_sessions(const Options& options, int slots, MemoryPlan* plan) {
   plan->sessions = plan->prefixes = 0;
   const bool automatic = options.session_memory == kAutomatic;
-  const size_t bytes = automatic ? remaining_on_host(*plan, slots) / 2 : options.session_memory;
+  const size_t most = for_automatic_parts(*plan, remaining_on_host(*plan, slots)) / 2;
+  const size_t bytes = automatic ? most : options.session_memory;
   plan->sessions = fitting_on_host("--session-memory", bytes, *plan, slots);
 }
 
 void plan_prefixes(const Options& options, int slots, MemoryPlan* plan) {
   plan->prefixes = 0;
-  const size_t most = std::min(remaining_on_host(*plan, slots) / 4, kMaxPrefixStates * plan->state);
+  const size_t remaining = for_automatic_parts(*plan, remaining_on_host(*plan, slots));
+  const size_t most = std::min(remaining / 4, kMaxPrefixStates * plan->state);
   const size_t bytes = options.prefix_memory == kAutomatic ? most : options.prefix_memory;
   plan->prefixes = fitting_on_host("--prefix-memory", bytes, *plan, slots);
 }

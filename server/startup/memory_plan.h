@@ -16,7 +16,10 @@ struct MemoryPlan {
   size_t free = 0;       // on the device
   size_t host_free = 0;  // on the host
   bool on_host = true;   // the device computes in host memory
-  size_t weights = 0;
+  size_t weights = 0;    // those that are copied
+  // Weights that are used in place, in the mapped files: the system reads their pages when they are
+  // used, and may drop them when memory is short. Not in the sums.
+  size_t mapped = 0;
   size_t state = 0;  // of one slot; there is one slot more, for padding
   // Of models whose states grow: bytes of a page, and the most tokens of a session, by the config.
   size_t page = 0;  // 0: states do not grow
@@ -48,8 +51,13 @@ struct MemoryPlan {
 };
 
 // The plan for a model on a backend. Reads the headers of the checkpoint, but no weights. Throws
-// std::runtime_error, as loading does, if the checkpoint does not match its config.
+// std::runtime_error, as loading does, if the checkpoint does not match its config, and if no
+// weights can be mapped where the options want that.
 MemoryPlan plan_memory(const Options& options, Backend& backend);
+
+// Whether to map the weights that can be: as the options want, or where all weights would take more
+// than half of the free memory.
+bool choose_mapping(MapWeights wanted, size_t weights, size_t free);
 
 // The slots of the options, or as many as fit: at most kMaxSlotsOfGpu, or kMaxSlotsOfHost in memory
 // that other programs use too. Throws std::runtime_error with the arithmetic if they do not fit.
@@ -57,13 +65,14 @@ inline constexpr int kMaxSlotsOfGpu = 256, kMaxSlotsOfHost = 16;
 int choose_slots(const Options& options, const MemoryPlan& plan);
 
 // Sets the memory for pages: that of the options, or all that remains on a GPU, and on the host an
-// eighth of it, at most what all slots can use. As much is planned on the host for states of
-// preempted requests. Throws std::runtime_error with the arithmetic if it does not fit.
+// eighth of what remains when mapped weights are in memory, at most what all slots can use. As much
+// is planned on the host for states of preempted requests. Throws std::runtime_error with the
+// arithmetic if it does not fit.
 void plan_pages(const Options& options, int slots, MemoryPlan* plan);
 
-// Sets the memory for sessions: that of the options, or half of what remains on the host. The other
-// half is for what is not planned: requests, connections, other programs. Throws std::runtime_error
-// with the arithmetic if the host does not have it.
+// Sets the memory for sessions: that of the options, or half of what remains on the host, with
+// mapped weights in memory. The other half is for what is not planned: requests, connections, other
+// programs. Throws std::runtime_error with the arithmetic if the host does not have it.
 void plan_sessions(const Options& options, int slots, MemoryPlan* plan);
 
 // The same for cached states of prompts, after plan_sessions(): that of the options, or a quarter

@@ -214,6 +214,13 @@ int parse_options(int argc, char** argv, Options* o) {
                  "Format of the embedding and the head; default: as --weights")
       ->check(CLI::IsMember(formats))
       ->group("Model");
+  add_named(app, "--map-weights", &o->map_weights,
+            {{"auto", MapWeights::kAuto}, {"on", MapWeights::kOn}, {"off", MapWeights::kOff}},
+            "Use weights in place, in the mapped files, where these have them in the format of "
+            "memory, as those of `python -m weights_tools quantize` do; others are copied. Files "
+            "in use must not be changed. auto: if all weights take more than half of the free "
+            "memory. GPUs always copy")
+      ->group("Model");
   add_named(app, "--activations", &o->activations,
             {{"f32", ActivationType::kF32},
              {"bf16", ActivationType::kBF16},

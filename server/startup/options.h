@@ -14,6 +14,9 @@ namespace recurve {
 inline constexpr uint64_t kAutomatic = std::numeric_limits<uint64_t>::max();
 inline constexpr double kAutomaticTtft = -1;  // see kAutomaticFirstTokenBound
 
+// Whether weights are used in place, in the mapped files.
+enum class MapWeights : uint8_t { kAuto, kOn, kOff };
+
 // The command line of recurve-server. `recurve-server --help` is its reference.
 struct Options {
   std::string model;
@@ -38,8 +41,9 @@ struct Options {
   std::string traces;   // URL of a collector; empty: none
   double trace_ratio = 1;
   int threads = 0;
-  std::string weights = "auto";  // see WeightFormats::named()
-  std::string head_weights;      // of the embedding and the head; empty: as `weights`
+  std::string weights = "auto";                // see WeightFormats::named()
+  std::string head_weights;                    // of the embedding and the head; empty: as `weights`
+  MapWeights map_weights = MapWeights::kAuto;  // see choose_mapping()
   DType state = DType::kF32;
   ActivationType activations = ActivationType::kF32;
   int slots = 0;  // 0: see choose_slots()

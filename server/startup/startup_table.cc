@@ -95,10 +95,16 @@ std::string constraints_line(const MemoryPlan& plan) {
                      human_bytes(static_cast<double>(plan.constraints)));
 }
 
-std::string weights_line(const ModelInfo& model, const std::string& formats) {
-  const std::string line =
+std::string weights_line(const ModelInfo& model, const std::string& formats,
+                         const MemoryPlan& plan) {
+  std::string line =
       fmt::format("{:.1f} M parameters, {} in {}", static_cast<double>(model.parameters) / 1e6,
                   human_bytes(static_cast<double>(model.weight_bytes)), formats);
+  if (plan.mapped > 0) {
+    line += fmt::format("; {} mapped from the files, {} resident",
+                        human_bytes(static_cast<double>(plan.mapped)),
+                        human_bytes(static_cast<double>(plan.weights)));
+  }
   if (!model.prefers_int8 || formats.find("int4") == std::string::npos) return line;
   return line + fmt::format("; int4 costs {} up to 3 % of a text's bits: prefer --weights int8",
                             model.family);
@@ -129,7 +135,7 @@ std::string startup_table(const Options& options, const LoadedModel& loaded, con
   const double pages = static_cast<double>(plan.pages + (plan.on_host ? plan.preempted : 0));
   std::vector<std::pair<const char*, std::string>> rows = {
       {"model", fmt::format("{}, {}: {}", info.model_name, info.family, model.info().description)},
-      {"weights", weights_line(model.info(), info.weight_type)},
+      {"weights", weights_line(model.info(), info.weight_type, plan)},
       {"head", model.info().head},
       {"tokenizer", text.tokenizer->description()},
       {"end tokens", ends_line(info.tokens, *text.tokenizer)},

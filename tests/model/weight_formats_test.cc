@@ -103,6 +103,21 @@ TEST_P(PackedModelTest, HasTheBitsOfPackingAtLoad) {
   EXPECT_NE(logits, logits_of(plain, tokens, 64));
 }
 
+TEST_P(PackedModelTest, HasTheSameBitsWhereTheFileIsUsedInPlace) {
+  const auto& [c, device] = GetParam();
+  ModelRunner copied(c.packed(), WeightFormats::named("auto"), device);
+  ModelRunner mapped(c.packed(), WeightFormats::named("auto"), device, 0, 2, DType::kF32, true);
+  EXPECT_EQ(mapped.model().info().weight_bytes, copied.model().info().weight_bytes);
+  if (!mapped.backend().computes_on_host()) {
+    EXPECT_EQ(mapped.backend().allocated(), copied.backend().allocated());
+  } else if (c.family != "qwen3_5_moe" && c.family != "qwen3_next") {  // where none is on its place
+    EXPECT_LT(mapped.backend().allocated(), copied.backend().allocated());
+  }
+  for (const size_t step : {1, 64}) {
+    EXPECT_EQ(logits_of(mapped, tokens_of(c), step), logits_of(copied, tokens_of(c), step));
+  }
+}
+
 // Asked for in another format, a packed file is read back and rounded to that.
 TEST_P(PackedModelTest, IsWidenedWhereThatIsAskedFor) {
   const auto& [c, device] = GetParam();

@@ -57,12 +57,23 @@ class SafetensorsWriter {
     return add(name, "BF16", shape, bytes_of(bits));
   }
 
-  std::string bytes() const { return safetensors_bytes(header_.dump(), data_); }
+  // The data begins at a multiple of so many bytes.
+  SafetensorsWriter& align(size_t alignment) {
+    alignment_ = alignment;
+    return *this;
+  }
+
+  std::string bytes() const {
+    std::string header = header_.dump();
+    while ((sizeof(uint64_t) + header.size()) % alignment_ != 0) header += ' ';
+    return safetensors_bytes(header, data_);
+  }
   void write(const std::filesystem::path& path) const { write_file(path, bytes()); }
 
  private:
   nlohmann::ordered_json header_ = nlohmann::ordered_json::object();
   std::string data_;
+  size_t alignment_ = 1;
 };
 
 }  // namespace recurve

@@ -80,6 +80,24 @@ def test_shards_and_index(tmp_path):
     }
 
 
+@pytest.mark.parametrize("shard_bytes", [1 << 20, 300])
+def test_what_may_be_used_in_place_lies_at_multiples_of_64_bytes(shard_bytes, tmp_path):
+    """Without gaps, which the format does not allow: what would move others comes last."""
+    sizes = {"a": 3, "b": 64, "c": 128, "d": 7, "e": 192, "f": 1}
+    wanted = {name: st.tensor(np.full(size, ord(name), np.uint8)) for name, size in sizes.items()}
+    st.write_checkpoint(tmp_path, wanted, shard_bytes)
+    for path in st.checkpoint_files(tmp_path):
+        raw = path.read_bytes()
+        data = 8 + struct.unpack("<Q", raw[:8])[0]
+        header = json.loads(raw[8:data])
+        spans = sorted(v["data_offsets"] for name, v in header.items() if name != "__metadata__")
+        assert [0, *(end for _, end in spans)] == [*(begin for begin, _ in spans), len(raw) - data]
+        for name in header.keys() - {"__metadata__"}:
+            begin, end = (data + offset for offset in header[name]["data_offsets"])
+            assert raw[begin:end] == name.encode() * sizes[name]
+            assert sizes[name] % 64 or begin % 64 == 0, name
+
+
 @pytest.mark.parametrize("tool", ["inspect", "quantize", "convert"])
 def test_a_single_file_beside_shards_is_refused(tool, tmp_path, capsys):
     """As by the server: either of the two may be stale."""

@@ -29,6 +29,7 @@ import dataclasses
 
 import numpy as np
 
+from weights_tools import safetensors_io as st
 from weights_tools.families import common, delta_net, experts
 from weights_tools.families.experts import Experts
 
@@ -155,6 +156,22 @@ def as_stored(config, names):
     if config.experts is None or any(".experts.gate_up_proj" in name for name in names):
         return config
     return dataclasses.replace(config, experts=dataclasses.replace(config.experts, each=True))
+
+
+def of_all_experts(config, tensors):
+    """Where the file has the matrices of each expert, those as one tensor of all. -> Config; name -> Source."""
+    of, out = config.experts, dict(tensors)
+    if of is None or not of.each:
+        return config, out
+    for layer in (i for i in range(config.layers) if config.sparse[i]):
+        prefix = f"{config.prefix}layers.{layer}.mlp.experts."
+
+        def all_of(*names):
+            return [out.pop(f"{prefix}{e}.{name}_proj.weight") for e in range(of.E) for name in names]
+
+        out[prefix + "gate_up_proj"] = st.stacked(all_of("gate", "up"), (of.E, 2 * of.F, config.D))
+        out[prefix + "down_proj"] = st.stacked(all_of("down"), (of.E, config.D, of.F))
+    return dataclasses.replace(config, experts=dataclasses.replace(of, each=False)), out
 
 
 def mlp_shapes(prefix, F, D):

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <memory>
 #include <new>
+#include <optional>
 
 #include "model/layers/host_matrix.h"
 #include "model/weights/convert.h"
@@ -196,6 +198,89 @@ TEST_F(LinearWeightsTest, LoadsRandomWeights) {
   double squares = 0;
   for (const float v : values(w.matrix())) squares += static_cast<double>(v) * v;
   EXPECT_NEAR(squares / 50, 1, 0.05);  // so a unit input gives outputs of about 1
+}
+
+// Weights that are used in place. The file has "w", 4 x 64 in int4, and "b", 2 x 32 in bf16.
+class MappedWeightsTest : public LinearWeightsTest {
+ protected:
+  // first: bytes of a tensor in front of the others.
+  Checkpoint open_mapped(size_t first = 64) {
+    std::string data(size_t{4} * 32, '\0'), scales(size_t{4} * 4, '\x3f');
+    for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(7 * i);
+    Checkpoint checkpoint =
+        open(SafetensorsWriter()
+                 .align(64)
+                 .add("first", "U8", {static_cast<int64_t>(first)}, std::string(first, '\0'))
+                 .add("w.int4", "U8", {4, 32}, data)
+                 .add("w.int4.scales", "BF16", {4, 1, 2}, scales)
+                 .add("second", "U8", {48}, std::string(48, '\0'))
+                 .add_bf16("b", {2, 32}, std::vector<uint16_t>(64, 0x3f80)));
+    checkpoint.map_weights();
+    checkpoint.allow_extra({"first", "second", "b"});
+    return checkpoint;
+  }
+  static LinearWeights load_w(Backend& backend, Checkpoint& checkpoint,
+                              const WeightFormats& formats = WeightFormats::named("auto")) {
+    return LinearWeights::load(backend, checkpoint, {{"w", 4}}, 64, formats.linear);
+  }
+
+  const std::unique_ptr<Backend> host_ = make_backend("reference");
+};
+
+TEST_F(MappedWeightsTest, AreTheBytesOfTheFileAndOutliveTheCheckpoint) {
+  std::optional<Checkpoint> checkpoint = open_mapped();
+  const std::byte* const there = checkpoint->find("w.int4")->data;
+  const LinearWeights w = load_w(*host_, *checkpoint);
+  const LinearWeights b = LinearWeights::load(*host_, *checkpoint, {{"b", 2}}, 32, DType::kBF16);
+  uint64_t read = 0;
+  checkpoint->finish([&](uint64_t done, uint64_t) { read = done; });
+  EXPECT_EQ(w.matrix().data, there);
+  EXPECT_EQ(host_->allocated(), 0u);
+  EXPECT_EQ(checkpoint->mapped_bytes(), 4 * 32 + 16 + 128u);
+  EXPECT_EQ(read, checkpoint->mapped_bytes());
+  EXPECT_EQ(w.bytes() + b.bytes(), checkpoint->mapped_bytes());
+  EXPECT_EQ(checkpoint->weight_formats(), "int4");
+  const std::string fingerprint = checkpoint->fingerprint();
+  checkpoint.reset();
+  EXPECT_THAT(values(b.matrix()), ::testing::Each(1));
+
+  Checkpoint other = open_mapped(8);  // where nothing is in place
+  const LinearWeights copied = load_w(*host_, other);
+  const LinearWeights of_b = LinearWeights::load(*host_, other, {{"b", 2}}, 32, DType::kBF16);
+  other.finish();
+  EXPECT_EQ(other.mapped_bytes(), 0u);
+  EXPECT_EQ(other.fingerprint(), fingerprint);
+}
+
+TEST_F(MappedWeightsTest, AreCopiedToDevicesAndWhereTheFileHasOtherRows) {
+  const auto mapped_bytes = [&](const auto& load) {
+    Checkpoint checkpoint = open_mapped();
+    load(checkpoint);
+    return checkpoint.mapped_bytes();
+  };
+  EXPECT_GT(mapped_bytes([&](Checkpoint& c) { load_w(*host_, c); }), 0u);
+  EXPECT_EQ(mapped_bytes([&](Checkpoint& c) { load_w(*host_, c, WeightFormats::named("f32")); }),
+            0u);
+  for (Backend* backend : {static_cast<Backend*>(&backend_), host_.get()}) {
+    const size_t found = mapped_bytes(
+        [&](Checkpoint& c) { LinearWeights::load(*backend, c, {{"b", 2}}, 32, DType::kBF16); });
+    EXPECT_EQ(found, backend == host_.get() ? 128u : 0u);
+  }
+  EXPECT_EQ(mapped_bytes([&](Checkpoint& c) {
+              LinearWeights::Part turned("b", 2);
+              turned.order = {{1, 1}, {0, 1}};
+              LinearWeights::load(*host_, c, {turned}, 32, DType::kBF16);
+            }),
+            0u);
+}
+
+TEST_F(MappedWeightsTest, KnowTheirFileByAnAddress) {
+  std::optional<Checkpoint> checkpoint = open_mapped();
+  const std::byte* const there = checkpoint->find("b")->data;
+  EXPECT_STREQ(MappedFile::path_at(there), (dir_ / "model.safetensors").c_str());
+  EXPECT_EQ(MappedFile::path_at(this), nullptr);
+  checkpoint.reset();
+  EXPECT_EQ(MappedFile::path_at(there), nullptr);
 }
 
 size_t resident_file_pages_bytes() {

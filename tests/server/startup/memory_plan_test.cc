@@ -129,6 +129,60 @@ TEST(MemoryPlanTest, RefusalsShowTheArithmeticAndWhatFits) {
               HasSubstr("not even --slots 1 fits"));
 }
 
+TEST(MemoryPlanTest, WeightsAreMappedWhereTheyTakeMoreThanHalfOfTheMemory) {
+  for (const auto& [wanted, weights, maps] : {std::tuple{MapWeights::kAuto, 5 * kGiB, false},
+                                              {MapWeights::kAuto, 5 * kGiB + 1, true},
+                                              {MapWeights::kOn, kGiB, true},
+                                              {MapWeights::kOff, 9 * kGiB, false}}) {
+    EXPECT_EQ(choose_mapping(wanted, weights, 10 * kGiB), maps) << weights;
+  }
+}
+
+// They are not in the sums, and stay in memory next to what the server sizes itself.
+TEST(MemoryPlanTest, MappedWeightsAreCountedApart) {
+  Options options = options_with(16, "cpu");
+  MemoryPlan plan = plan_with(100 * kGiB);  // 16 slots: 12 + 1.25 x 16 = 32
+  plan.mapped = 20 * kGiB;
+  EXPECT_EQ(plan.total(16), 32 * kGiB);
+  EXPECT_THAT(plan.arithmetic(16),
+              HasSubstr("100.00 GiB are free, for 20.00 of mapped weights too"));
+  plan_sessions(options, 16, &plan);
+  EXPECT_EQ(plan.sessions, (68 - 20) * kGiB / 2);
+  plan_prefixes(options, 16, &plan);
+  EXPECT_EQ(plan.prefixes, (44 - 20) * kGiB / 4);
+  plan.mapped = 90 * kGiB;
+  plan_sessions(options, 16, &plan);
+  EXPECT_EQ(plan.sessions, 68 * kGiB / 4 / 2) << "a quarter of what remains without them";
+  options.session_memory = 60 * kGiB;
+  plan_sessions(options, 16, &plan);
+  EXPECT_EQ(plan.sessions, 60 * kGiB) << "as it was set";
+
+  plan = growing_with(100 * kGiB);
+  plan.most_tokens = 1 << 20;
+  plan.mapped = 20 * kGiB;
+  plan_pages(options_with(16, "cpu"), 16, &plan);
+  EXPECT_EQ(plan.pages, (68 - 20) * kGiB / 8);
+}
+
+TEST(MemoryPlanTest, WhatIsPlannedToBeMappedIsMapped) {
+  Options options = options_with(3, "reference");
+  options.model = std::string(RECURVE_SOURCE_DIR) + "/tests/golden/weight_formats/int4/qwen3_5";
+  const auto backend = make_backend("reference");
+  options.map_weights = MapWeights::kOff;
+  const MemoryPlan copied = plan_memory(options, *backend);
+  EXPECT_EQ(copied.mapped, 0u);
+  options.map_weights = MapWeights::kOn;
+  const MemoryPlan plan = plan_memory(options, *backend);
+  EXPECT_GT(plan.mapped, 0u);
+  EXPECT_EQ(plan.weights + plan.mapped, copied.weights);
+  const size_t before = backend->allocated();
+  Checkpoint checkpoint = open_checkpoint(options);
+  checkpoint.map_weights();
+  const auto loaded = load_model(checkpoint, *backend, load_options(options));
+  EXPECT_EQ(backend->allocated() - before, plan.weights);
+  EXPECT_EQ(checkpoint.mapped_bytes(), plan.mapped);
+}
+
 // Where the model is on the host too, it has gone from what the host has.
 TEST(MemoryPlanTest, SessionsHaveHalfOfWhatIsLeft) {
   MemoryPlan plan = plan_with(100 * kGiB);  // 16 slots: 12 + 1.25 x 16 = 32

@@ -61,10 +61,11 @@ class ModelRunner {
       : ModelRunner(golden_dir() / model_case.directory, model_case.weights, device, chunk, threads,
                     state) {}
   ModelRunner(const std::filesystem::path& directory, const WeightFormats& weights,
-              const std::string& device, int chunk = 0, int threads = 2, DType state = DType::kF32)
+              const std::string& device, int chunk = 0, int threads = 2, DType state = DType::kF32,
+              bool mapped = false)
       : backend_(make_backend(device, threads)),
         stream_(backend_->make_stream()),
-        model_(load(directory, weights, *backend_, chunk, state)),
+        model_(load(directory, weights, *backend_, chunk, state, mapped)),
         pool_(*backend_, model_->state_layout(), kSlots, *stream_, nullptr, {kPages, kMostTokens}),
         arena_(*backend_, model_->arena_bytes({.rows = kMaxRows, .logits = kMaxRows})) {}
 
@@ -142,8 +143,10 @@ class ModelRunner {
   }
   static std::unique_ptr<const Model> load(const std::filesystem::path& directory,
                                            const WeightFormats& weights, Backend& backend,
-                                           int chunk, DType state = DType::kF32) {
+                                           int chunk, DType state = DType::kF32,
+                                           bool mapped = false) {
     Checkpoint checkpoint = Checkpoint::open(directory);
+    if (mapped) checkpoint.map_weights();
     return load_model(checkpoint, backend,
                       {.weights = weights, .chunk = chunk, .state = state, .kv = DType::kF32});
   }
