@@ -25,6 +25,7 @@ struct ModelInfo {
   std::string description;  // "6 blocks, width 320, 4 heads of 40 x 80"
   std::string head;         // which tensor the output matrix is, in words
   int64_t vocab = 0;        // rows of the output matrix; ids of tokens are below it
+  int64_t width = 0;        // of the last hidden state, D; 0: the model does not give it
   int64_t parameters = 0;
   int64_t weight_bytes = 0;  // resident or mapped
   // Weights in int4 cost a measured model of this family more than 1 % of a text's bits per byte.
@@ -46,6 +47,10 @@ struct StepBatch {
   int num_logits = 0;
   // (num_logits) rows whose logits are wanted, ascending, none twice; in the same memory
   const int32_t* logit_rows = nullptr;
+  int num_hidden = 0;
+  // (num_hidden) rows whose last hidden state, after the final norm, is wanted, ascending
+  const int32_t* hidden_rows = nullptr;
+  float* hidden = nullptr;  // (num_hidden, width), where they are written
 };
 
 // The largest step there will be.
@@ -62,7 +67,8 @@ class Model {
   virtual const ModelInfo& info() const = 0;
   virtual StateLayout state_layout() const = 0;
   virtual size_t arena_bytes(const StepLimits& limits) const = 0;
-  // Advances the states of batch.seqs by their rows and writes the logits of the rows asked for.
+  // Advances the states of batch.seqs by their rows and writes the logits and the last
+  // hidden states of the rows asked for.
   virtual void forward(const StepBatch& batch, const StatePool& states, Arena& arena,
                        Stream& stream, float* logits /* (num_logits, vocab) */) const = 0;
 };

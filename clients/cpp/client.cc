@@ -63,6 +63,22 @@ std::string made_name() {
   return fmt::format("cpp-{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
 }
 
+// Every message of a streamed answer, to its last one.
+template <class Response, class Reader, class On>
+auto read_to_end(Reader& reader, Call& call, const ServerConnection& connection,
+                 const On& on_response) {
+  StreamGuard guard(reader, call.context());
+  Response response;
+  std::optional<std::decay_t<decltype(response.final())>> final;
+  while (reader.Read(&response)) {
+    if (response.has_final()) final = response.final();
+    on_response(response);
+  }
+  connection.throw_unless_ok(guard.finish(), *call.context());
+  if (!final) throw no_final_message();
+  return *final;
+}
+
 }  // namespace
 
 Client::Client(const Endpoint& endpoint)
@@ -87,16 +103,14 @@ v1::GenerateFinal Client::generate(const v1::GenerateRequest& request,
   Call call(options);
   name_session(request, call.context());
   const auto reader = inference_->Generate(call.context(), request);
-  StreamGuard guard(*reader, call.context());
-  v1::GenerateResponse response;
-  std::optional<v1::GenerateFinal> final;
-  while (reader->Read(&response)) {
-    if (response.has_final()) final = response.final();
-    on_response(response);
-  }
-  connection_.throw_unless_ok(guard.finish(), *call.context());
-  if (!final) throw no_final_message();
-  return *final;
+  return read_to_end<v1::GenerateResponse>(*reader, call, connection_, on_response);
+}
+
+v1::EmbedFinal Client::embed(const v1::EmbedRequest& request, const OnEmbed& on_response,
+                             const CallOptions& options) {
+  Call call(options);
+  const auto reader = inference_->Embed(call.context(), request);
+  return read_to_end<v1::EmbedResponse>(*reader, call, connection_, on_response);
 }
 
 v1::ScoreFinal Client::score(const v1::ScoreOptions& score_options, const NextPiece& next,

@@ -38,6 +38,11 @@ class Client {
   v1::GenerateFinal generate(const v1::GenerateRequest& request, const OnGenerate& on_response,
                              const CallOptions& options = {});
 
+  // on_response as in generate().
+  using OnEmbed = std::function<void(const v1::EmbedResponse&)>;
+  v1::EmbedFinal embed(const v1::EmbedRequest& request, const OnEmbed& on_response,
+                       const CallOptions& options = {});
+
   // The text goes out in pieces, so it may be longer than the limit of a message.
   using OnScore = std::function<void(const v1::ScoreResponse&)>;
   // Fills the next piece, of at least a byte and at most a message; false at the end of the text.

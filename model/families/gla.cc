@@ -147,6 +147,7 @@ void Gla::fill_info(const Checkpoint& checkpoint) {
                                   c_.blocks, c_.D, c_.H, c_.DK, c_.DV, c_.F);
   info_.head = tokens_.head_source;
   info_.vocab = c_.vocab;
+  info_.width = c_.D;
   info_.chunk = c_.chunk;
   set_special_ids(read_special_ids(checkpoint), &info_);
 }

@@ -77,6 +77,7 @@ void StateSpaceModel::fill_info(const StateSpaceConfig& c, const Checkpoint& che
   info_.description = description;
   info_.head = tokens_.head_source;
   info_.vocab = c.vocab;
+  info_.width = c.D;
   info_.chunk = c.chunk;
   set_special_ids(read_special_ids(checkpoint), &info_);
 }

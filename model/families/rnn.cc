@@ -252,6 +252,7 @@ void Rnn::fill_info(const Checkpoint& checkpoint) {
   info_.description = fmt::format("{} {} layers, width {}, {} {} of {}", c_.layers, c_.cell_name,
                                   c_.D, c_.H, c_.H == 1 ? "head" : "heads", c_.DH());
   info_.vocab = c_.vocab;
+  info_.width = c_.D;
   info_.chunk = c_.chunk;
   set_special_ids(read_special_ids(checkpoint), &info_);
 }
@@ -386,6 +387,13 @@ void Rnn::cell(size_t index, const Ragged& seqs, const StatePool& states, const 
 }
 
 void Rnn::head(const StepBatch& batch, const Scratch& s, float* logits, Stream& stream) const {
+  if (batch.num_hidden > 0) {
+    copy_hidden(batch, c_.D, s.x, kernels_, stream);
+    if (c_.pre_norm) {
+      normalise(out_norm_, batch.num_hidden, batch.hidden, nullptr, {batch.hidden, nullptr},
+                stream);
+    }
+  }
   const int count = batch.num_logits;
   if (count == 0) return;
   const float* rows = rows_with_logits(batch, c_.D, s.x, s.picked, kernels_, stream);

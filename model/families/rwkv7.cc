@@ -130,6 +130,7 @@ void Rwkv7::fill_info(const Checkpoint& checkpoint) {
                                   c_.blocks, c_.D, c_.H, c_.N, c_.N, c_.F);
   info_.head = tokens_.head_source;
   info_.vocab = c_.vocab;
+  info_.width = c_.D;
   info_.chunk = c_.chunk;
   set_special_ids(read_special_ids(checkpoint), &info_);
 }
@@ -356,6 +357,11 @@ void Rwkv7::feed_forward(size_t index, const Ragged& seqs, const StatePool& stat
 }
 
 void Rwkv7::head(const StepBatch& batch, const Scratch& s, float* logits, Stream& stream) const {
+  if (batch.num_hidden > 0) {
+    copy_hidden(batch, c_.D, s.x, kernels_, stream);
+    kernels_.layer_norm(norm(tokens_.norm, out_bias_, batch.num_hidden, batch.hidden, batch.hidden),
+                        stream);
+  }
   if (batch.num_logits == 0) return;
   const float* x = rows_with_logits(batch, c_.D, s.x, s.picked, kernels_, stream);
   kernels_.layer_norm(norm(tokens_.norm, out_bias_, batch.num_logits, x, s.y), stream);

@@ -153,6 +153,7 @@ void Xlstm::fill_info(const Checkpoint& checkpoint) {
                                   c_.blocks, c_.D, c_.H, c_.DK, c_.DV, c_.F);
   info_.head = tokens_.head_source;
   info_.vocab = c_.vocab;
+  info_.width = c_.D;
   info_.chunk = c_.chunk;
   // xLSTM-large is trained with BOS before every text (xlstm_large/generate.py).
   set_special_ids(read_special_ids(checkpoint), &info_, true);

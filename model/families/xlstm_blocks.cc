@@ -125,6 +125,7 @@ void XlstmBlocks::fill_info(const Checkpoint& checkpoint) {
   info_.description = fmt::format("{} mLSTM and {} sLSTM blocks, width {}",
                                   c_.blocks - slstm_blocks, slstm_blocks, c_.D);
   info_.vocab = c_.vocab;
+  info_.width = c_.D;
   info_.chunk = c_.chunk;
   set_special_ids(read_special_ids(checkpoint), &info_);
 }
@@ -390,6 +391,12 @@ void XlstmBlocks::feed_forward(const SlstmWeights& w, int rows, const Scratch& s
 
 void XlstmBlocks::head(const StepBatch& batch, const Scratch& s, float* logits,
                        Stream& stream) const {
+  if (batch.num_hidden > 0) {
+    copy_hidden(batch, c_.D, s.x, kernels_, stream);
+    if (c_.out_norm) {
+      norm(out_norm_, batch.num_hidden, 1, c_.D, batch.hidden, nullptr, batch.hidden, stream);
+    }
+  }
   const int count = batch.num_logits;
   if (count == 0) return;
   const float* wanted = rows_with_logits(batch, c_.D, s.x, s.picked, kernels_, stream);

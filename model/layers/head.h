@@ -25,7 +25,11 @@ Residual::Reader reader_after(const std::vector<Block>& blocks, size_t b, const 
 const float* rows_with_logits(const StepBatch& batch, int64_t D, const float* x, float* picked,
                               const Kernels& kernels, Stream& stream);
 
-// picked: scratch, (num_logits, D).
+// The rows of x whose hidden states are wanted, copied to batch.hidden, before the final norm.
+void copy_hidden(const StepBatch& batch, int64_t D, const float* x, const Kernels& kernels,
+                 Stream& stream);
+
+// Writes the logits, and the hidden states that are wanted. picked: scratch, (num_logits, D).
 void head(const Head& head, const StepBatch& batch, const Residual& x, float* picked,
           float* logits /* (num_logits, V) */, const Kernels& kernels, Stream& stream);
 

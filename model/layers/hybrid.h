@@ -261,6 +261,7 @@ class HybridModel : public Model {
                     c_.attention_layers(), c_.D, heads_in_words(c_.mixer), feed_forward_in_words());
     info_.head = tokens_.head_source;
     info_.vocab = c_.vocab;
+    info_.width = c_.D;
     info_.chunk = c_.mixer.chunk;
     info_.most_tokens = c_.most_tokens;
     set_special_ids(read_special_ids(checkpoint, config), &info_);

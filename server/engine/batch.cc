@@ -7,9 +7,11 @@
 
 namespace recurve {
 
-Batch::Batch(Backend& backend, int most_samples)
+Batch::Batch(Backend& backend, int most_samples, int most_hidden, int64_t width)
     : results_(backend.allocate_host(static_cast<size_t>(most_samples) * sizeof(SampleResult))),
       top_(backend.allocate_host(static_cast<size_t>(most_samples) * kMostTop * sizeof(TopLogit))),
+      width_(static_cast<size_t>(width)),
+      hidden_(backend.allocate_host(static_cast<size_t>(most_hidden) * width_ * sizeof(float))),
       staging_(backend),
       done_(backend.make_event()) {
   clear();
@@ -17,7 +19,8 @@ Batch::Batch(Backend& backend, int most_samples)
 
 void Batch::clear() {
   inputs_.begin.assign(1, 0);
-  for (auto* of : {&inputs_.planned, &inputs_.decodes, &inputs_.tokens, &inputs_.logit_rows}) {
+  for (auto* of : {&inputs_.planned, &inputs_.decodes, &inputs_.tokens, &inputs_.logit_rows,
+                   &inputs_.hidden_rows}) {
     of->clear();
   }
   inputs_.samples.clear();
@@ -31,6 +34,7 @@ void Batch::clear() {
 
 void Batch::add(Sequence& sequence, int rows) {
   const int first = this->rows(), first_sample = static_cast<int>(inputs_.samples.size());
+  const auto first_hidden = static_cast<int>(inputs_.hidden_rows.size());
   const bool decodes = sequence.decodes();
   if (decodes) {
     inputs_.tokens.push_back(0);  // the device has it
@@ -50,7 +54,8 @@ void Batch::add(Sequence& sequence, int rows) {
   if (sampled && (!decodes || std::exchange(sequence.sampler_unset, false))) {
     starting_.push_back(&sequence);
   }
-  members_.push_back({&sequence, rows, first_sample, samples, sampled});
+  const int hidden = static_cast<int>(inputs_.hidden_rows.size()) - first_hidden;
+  members_.push_back({&sequence, rows, first_sample, samples, sampled, first_hidden, hidden});
   sequence.launch(rows, sampled);
 }
 
@@ -65,6 +70,10 @@ void Batch::add_prompt(const Sequence& sequence, int rows) {
       add_logits(first + static_cast<int>(r));
       add_sample(sequence, input[r + 1], sequence.request.sampling.prompt_logprobs);
     }
+  }
+  if (const auto pooling = sequence.request.pooling) {
+    const int from = *pooling == Pooling::kMean ? 0 : count == input.size() ? rows - 1 : rows;
+    for (int r = from; r < rows; ++r) inputs_.hidden_rows.push_back(first + r);
   }
   if (count == input.size() && sequence.request.sampling.max_tokens > 0) {
     add_logits(first + rows - 1);
@@ -83,7 +92,7 @@ void Batch::add_sample(const Sequence& sequence, int32_t scored, int top) {
 }
 
 void Batch::add_choice(const Sequence& sequence, Sequence& choice) {
-  members_.push_back({&choice, 0, static_cast<int>(inputs_.samples.size()), 1, true});
+  members_.push_back({&choice, 0, static_cast<int>(inputs_.samples.size()), 1, true, 0, 0});
   add_sample(choice, -1, choice.request.sampling.logprobs);
   copies_.push_back({&sequence.slot, &choice.slot, choice.position});
   starting_.push_back(&choice);
@@ -107,6 +116,12 @@ SampledToken Batch::token(int sample) const {
   const auto* results = reinterpret_cast<const SampleResult*>(results_.get());
   const auto* top = reinterpret_cast<const TopLogit*>(top_.get()) + row.first_top;
   return token_of(results[sample], {top, static_cast<size_t>(std::max(row.top, 0))});
+}
+
+std::span<const float> Batch::hidden(const Member& member) const {
+  const auto* rows = reinterpret_cast<const float*>(hidden_.get());
+  return {rows + static_cast<size_t>(member.first_hidden) * width_,
+          static_cast<size_t>(member.hidden) * width_};
 }
 
 }  // namespace recurve

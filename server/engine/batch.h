@@ -13,7 +13,7 @@ namespace recurve {
 
 // The arguments of one step: see TakeTokensArgs, StepBatch and SampleArgs.
 struct StepInputs {
-  std::vector<int32_t> begin, planned, decodes, tokens, logit_rows;
+  std::vector<int32_t> begin, planned, decodes, tokens, logit_rows, hidden_rows;
   std::vector<SampleRow> samples;
   int max_len = 0, tops = 0;
   bool decodes_only = true;  // one token of each sequence, no prompts
@@ -31,7 +31,8 @@ class Batch {
     Sequence* sequence;  // null: it has ended since
     int rows;
     int first_sample, samples;
-    bool sampled;  // the last sample is its next token
+    bool sampled;              // the last sample is its next token
+    int first_hidden, hidden;  // rows whose hidden state is pooled
     int scored() const { return samples - (sampled ? 1 : 0); }
   };
   // A state that is copied after the step, of so many tokens then.
@@ -40,8 +41,9 @@ class Batch {
     int64_t tokens;
   };
 
-  // most_samples: of any step. The backend outlives the batch.
-  Batch(Backend& backend, int most_samples);
+  // most_samples, most_hidden: of any step. width: of a hidden state; 0: there are none. The
+  // backend outlives the batch.
+  Batch(Backend& backend, int most_samples, int most_hidden, int64_t width);
 
   void clear();
   // Adds the next `rows` of the sequence's input, at least one. If its prompt is scored, all rows
@@ -66,7 +68,10 @@ class Batch {
 
   // The result of a sample. The step is done.
   SampledToken token(int sample) const;
+  // The member's hidden states: (hidden, width). The same.
+  std::span<const float> hidden(const Member& member) const;
 
+  float* hidden() { return reinterpret_cast<float*>(hidden_.get()); }
   SampleResult* results() { return reinterpret_cast<SampleResult*>(results_.get()); }
   TopLogit* top() { return reinterpret_cast<TopLogit*>(top_.get()); }
   Staging& staging() { return staging_; }
@@ -84,6 +89,8 @@ class Batch {
   std::vector<Sequence*> starting_;
   std::vector<Copy> copies_;
   HostMemory results_, top_;  // (most_samples), (most_samples, kMostTop)
+  const size_t width_;
+  HostMemory hidden_;  // (most_hidden, width)
   Staging staging_;
   std::unique_ptr<Event> done_;
   Clock::time_point launched_;

@@ -1,5 +1,7 @@
 #include "server/engine/delivery.h"
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace recurve {
@@ -15,6 +17,7 @@ void Delivery::deliver(const Batch& batch) {
     }
     sequence.absorb(member.rows, member.sampled);
     if (scored > 0 && !score_prompt(sequence, batch, member.first_sample, scored)) continue;
+    if (member.hidden > 0 && !pool(sequence, batch.hidden(member), member.hidden)) continue;
     if (member.sampled) {
       deliver_token(sequence, batch.token(member.first_sample + scored));
     } else if (sequence.prompt.is_absorbed()) {
@@ -30,13 +33,27 @@ bool Delivery::score_prompt(Sequence& sequence, const Batch& batch, int first, i
     scored.push_back(batch.token(s));
     sequence.error = scored.back().error;
   }
-  if (sequence.error == nullptr) {
-    sequence.stream().push_prompt(std::move(scored));
-    return true;
+  if (failed(sequence)) return false;
+  sequence.stream().push_prompt(std::move(scored));
+  return true;
+}
+
+// Adds rows of the last hidden state to the sequence's embedding. False if the model has failed.
+bool Delivery::pool(Sequence& sequence, std::span<const float> hidden, int rows) {
+  if (!std::ranges::all_of(hidden, [](float value) { return std::isfinite(value); })) {
+    sequence.error = "the model's hidden state is not finite: its weights or its prompt are broken";
   }
+  if (failed(sequence)) return false;
+  sequence.pooled.add(hidden, rows);
+  return true;
+}
+
+// Ends the sequence if the model has failed.
+bool Delivery::failed(Sequence& sequence) {
+  if (sequence.error == nullptr) return false;
   sequence.leaving = true;
   if (sequence.under_way == 0) sequence.end(EndReason::kInternal, sequence.error);
-  return false;
+  return true;
 }
 
 void Delivery::deliver_token(Sequence& sequence, SampledToken token) {

@@ -1,4 +1,6 @@
 #pragma once
+#include <span>
+
 #include "server/engine/batch.h"
 #include "server/observe/engine_metrics.h"
 #include "server/request/engine_stats.h"
@@ -18,6 +20,8 @@ class Delivery {
 
  private:
   bool score_prompt(Sequence& sequence, const Batch& batch, int first, int count);
+  bool pool(Sequence& sequence, std::span<const float> hidden, int rows);
+  bool failed(Sequence& sequence);
   void deliver_token(Sequence& sequence, SampledToken token);
 
   const SamplingVocab vocab_;

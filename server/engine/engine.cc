@@ -56,8 +56,7 @@ Engine::Engine(const Model& model, Backend& backend, const SamplingVocab& vocab,
       delivery_(vocab, masks_, stats_, metrics),
       launch_ahead_(options.launch_ahead.value_or(backend.queues())),
       on_failure_(options.on_failure),
-      batches_{Batch(backend, StepRunner::most_samples(bounds_, options.slots)),
-               Batch(backend, StepRunner::most_samples(bounds_, options.slots))},
+      batches_{runner_.make_batch(), runner_.make_batch()},
       pace_(bounds_.rows, options.step_seconds) {
   // Adding a sequence that has its slot must not fail.
   running_.reserve(static_cast<size_t>(options.slots));

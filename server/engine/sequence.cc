@@ -20,6 +20,22 @@ std::optional<int> PromptPhase::to_next(const std::vector<int64_t>& offsets) con
   return static_cast<int>(*next - at);
 }
 
+void PooledRows::add(std::span<const float> hidden, int rows) {
+  const size_t width = hidden.size() / static_cast<size_t>(rows);
+  sum.resize(width);
+  for (size_t at = 0; at < hidden.size(); at += width) {
+    for (size_t d = 0; d < width; ++d) sum[d] += static_cast<double>(hidden[at + d]);
+  }
+  count += rows;
+}
+
+std::vector<float> PooledRows::mean() const {
+  std::vector<float> mean;
+  mean.reserve(sum.size());
+  for (const double one : sum) mean.push_back(static_cast<float>(one / static_cast<double>(count)));
+  return mean;
+}
+
 int64_t Sequence::final_position() const {
   const int64_t answer = std::max<int64_t>(request.sampling.max_tokens - decode.generated, 0);
   return std::min(planned_position() + unabsorbed() + answer, most_tokens);
@@ -204,7 +220,8 @@ StreamEnd Sequence::ending(EndReason reason) const {
           .session_position = position,
           .queue_seconds = seconds_between(request.arrival, started),
           .prefill_seconds = seconds_between(started, prefilled),
-          .decode_seconds = seconds_between(prefilled, now)};
+          .decode_seconds = seconds_between(prefilled, now),
+          .embedding = pooled.mean()};
 }
 
 }  // namespace recurve

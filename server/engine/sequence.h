@@ -3,6 +3,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -73,6 +74,16 @@ struct DiskRead {
   TokenHistory history = {};
 };
 
+// The mean of the rows that were added so far: one sum after the other, so that it is the same
+// however they come in parts.
+struct PooledRows {
+  std::vector<double> sum = {};  // (width)
+  int64_t count = 0;
+
+  void add(std::span<const float> hidden, int rows);  // (rows, width)
+  std::vector<float> mean() const;
+};
+
 // What a sequence that gives its slot and pages to others needs to continue.
 struct Preemption {
   int count = 0;          // times so far
@@ -102,6 +113,7 @@ struct Sequence {
 
   PromptPhase prompt;
   DecodePhase decode;
+  PooledRows pooled;       // of a request for an embedding
   int under_way = 0;       // launched steps that include it
   int rows_under_way = 0;  // its rows in those steps
   Preemption preemption = {};

@@ -29,17 +29,23 @@ StepRunner::StepRunner(const Model& model, Backend& backend, Stream& stream, Sta
       pool_(pool),
       arena_(backend, model.arena_bytes({.rows = bounds.rows, .logits = bounds.logits})),
       table_(backend, vocab, pool.slots(), stream),
-      most_{pool.slots(), bounds.rows, bounds.rows, bounds.logits,
-            most_samples(bounds, pool.slots())},
+      most_{pool.slots(),
+            bounds.rows,
+            bounds.rows,
+            bounds.logits,
+            bounds.logits + pool.slots(),
+            model.info().width > 0 ? bounds.rows : 0},
       inputs_(backend.allocate(words_of(most_) * sizeof(int32_t))),
       slots_(backend.allocate(times(most_.seqs, sizeof(int32_t)))),
       logits_(backend.allocate(times(most_.logits, sizeof(float)) *
                                static_cast<size_t>(model.info().vocab))),
+      hidden_(backend.allocate(times(most_.hidden, sizeof(float)) *
+                               static_cast<size_t>(model.info().width))),
       results_(backend.allocate(times(most_.samples, sizeof(SampleResult)))),
       top_(backend.allocate(times(most_.samples, kMostTop * sizeof(TopLogit)))) {}
 
 size_t StepRunner::words_of(const Shape& shape) {
-  const int words = 3 * shape.seqs + 1 + shape.rows + shape.logits;
+  const int words = 3 * shape.seqs + 1 + shape.rows + shape.logits + shape.hidden;
   return static_cast<size_t>(words) + times(shape.samples, kRowWords);
 }
 
@@ -51,6 +57,7 @@ StepRunner::Layout StepRunner::layout(int32_t* memory, const Shape& shape) {
   at.decodes = take(shape.seqs);
   at.tokens = take(shape.rows);
   at.logit_rows = take(shape.logits);
+  at.hidden_rows = take(shape.hidden);
   at.samples = reinterpret_cast<SampleRow*>(memory);
   return at;
 }
@@ -92,7 +99,8 @@ void StepRunner::launch(Batch& batch) {
                       .rows = inputs.rows(),
                       .max_len = inputs.max_len,
                       .logits = static_cast<int>(inputs.logit_rows.size()),
-                      .samples = static_cast<int>(inputs.samples.size())};
+                      .samples = static_cast<int>(inputs.samples.size()),
+                      .hidden = static_cast<int>(inputs.hidden_rows.size())};
     upload(inputs, shape, batch.staging());
     compute(shape);
   }
@@ -129,6 +137,7 @@ void StepRunner::upload(const StepInputs& inputs, const Shape& shape, Staging& s
   std::ranges::copy(inputs.decodes, to.decodes);
   std::ranges::copy(inputs.tokens, to.tokens);
   std::ranges::copy(inputs.logit_rows, to.logit_rows);
+  std::ranges::copy(inputs.hidden_rows, to.hidden_rows);
   std::ranges::copy(inputs.samples, to.samples);
   for (int i = inputs.num_seqs(); i < shape.seqs; ++i) {
     to.begin[i + 1] = i + 1;
@@ -158,7 +167,10 @@ void StepRunner::compute(const Shape& shape) {
                            .slot = slots_.as<int32_t>()},
                   .tokens = in.tokens,
                   .num_logits = shape.logits,
-                  .logit_rows = in.logit_rows},
+                  .logit_rows = in.logit_rows,
+                  .num_hidden = shape.hidden,
+                  .hidden_rows = in.hidden_rows,
+                  .hidden = hidden_.as<float>()},
                  pool_, arena_, stream_, logits_.as<float>());
   backend_.kernels().sample(
       table_.args(logits_.as<float>(), {in.samples, static_cast<size_t>(shape.samples)},
@@ -171,6 +183,9 @@ void StepRunner::download(Batch& batch) {
   backend_.download(batch.results(), results_.data(), inputs.samples.size() * sizeof(SampleResult),
                     stream_);
   backend_.download(batch.top(), top_.data(), times(inputs.tops, sizeof(TopLogit)), stream_);
+  if (inputs.hidden_rows.empty()) return;
+  const size_t row = static_cast<size_t>(model_.info().width) * sizeof(float);
+  backend_.download(batch.hidden(), hidden_.data(), inputs.hidden_rows.size() * row, stream_);
 }
 
 }  // namespace recurve

@@ -27,17 +27,17 @@ class StepRunner {
   // Waits until the results of the step may be read.
   void finish(Batch& batch) { batch.done().wait(); }
 
-  // Samples of one step, at most.
-  static int most_samples(const StepBounds& bounds, int slots) { return bounds.logits + slots; }
+  // With memory for the results of any step.
+  Batch make_batch() { return {backend_, most_.samples, most_.hidden, model_.info().width}; }
 
  private:
   // The sizes of a step; slots of its padding are 0.
   struct Shape {
-    int seqs, rows, max_len, logits, samples;
+    int seqs, rows, max_len, logits, samples, hidden = 0;
   };
   // Its inputs, one after the other.
   struct Layout {
-    int32_t *begin, *planned, *decodes, *tokens, *logit_rows;
+    int32_t *begin, *planned, *decodes, *tokens, *logit_rows, *hidden_rows;
     SampleRow* samples;
   };
   static size_t words_of(const Shape& shape);
@@ -59,6 +59,7 @@ class StepRunner {
   Buffer inputs_;   // as the layout says
   Buffer slots_;    // (seqs) without those whose answer has ended
   Buffer logits_;   // (logits, vocab)
+  Buffer hidden_;   // (hidden, width)
   Buffer results_;  // (samples)
   Buffer top_;      // (samples, kMostTop)
   std::map<int, std::unique_ptr<Recording>> recorded_;  // by number of sequences

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <new>
 #include <utility>
 
@@ -113,28 +112,13 @@ void HttpAnswer::begin() {
 
 Refused HttpAnswer::admit() {
   if (Refused refused = core_.availability()) return refused;
-  if (Refused refused = read_deadline()) return refused;
+  if (Refused refused = read_deadline(request_, arrival_, &deadline_)) return refused;
   const size_t bytes = request_.body.size();
   body_share_ = core_.message_bytes.take(static_cast<int64_t>(bytes), request_.caller.share());
   if (!body_share_) return refuse(EndReason::kRequestMemory);
   const auto most = static_cast<size_t>(core_.options.max_tokenising);
   if (core_.text_threads.try_post(this, bytes, most, request_.caller.share())) return {};
   return refuse(EndReason::kManyWaiting);
-}
-
-Refused HttpAnswer::read_deadline() {
-  const std::string& text = request_.timeout_ms;
-  if (text.empty()) return {};
-  constexpr int64_t kMost = 1'000'000'000;
-  int64_t milliseconds = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), milliseconds);
-  const bool whole = error == std::errc() && end == text.data() + text.size();
-  if (!whole || milliseconds < 1 || milliseconds > kMost) {
-    return invalid("x-recurve-timeout-ms", "x-recurve-timeout-ms must be in [1, {}], got \"{}\"",
-                   kMost, cut(text));
-  }
-  deadline_ = arrival_ + std::chrono::milliseconds(milliseconds);
-  return {};
 }
 
 void HttpAnswer::run() {

@@ -42,7 +42,6 @@ class HttpAnswer final : public Exchange, private CallRegistry::Call, private Ex
   void take_id();
   void forget_id();
   Refused admit();
-  Refused read_deadline();
   Refused read();
   void start(Refused refused, std::optional<size_t> waited = {});
   Refused open_parts(std::optional<size_t> waited);

@@ -79,6 +79,22 @@ std::string response(Response of) {
   return std::move(of.body);
 }
 
+Refused read_deadline(const HttpRequest& request, Clock::time_point arrival,
+                      std::optional<Clock::time_point>* deadline) {
+  const std::string& text = request.timeout_ms;
+  if (text.empty()) return {};
+  constexpr int64_t kMost = 1'000'000'000;
+  int64_t milliseconds = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), milliseconds);
+  const bool whole = error == std::errc() && end == text.data() + text.size();
+  if (!whole || milliseconds < 1 || milliseconds > kMost) {
+    return invalid("x-recurve-timeout-ms", "x-recurve-timeout-ms must be in [1, {}], got \"{}\"",
+                   kMost, cut(text));
+  }
+  *deadline = arrival + std::chrono::milliseconds(milliseconds);
+  return {};
+}
+
 std::string json_response(const HttpRequest& request, std::string body, int status) {
   return response({.status = status,
                    .body = std::move(body),

@@ -1,10 +1,12 @@
 #pragma once
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "server/identity/identity.h"
+#include "server/request/clock.h"
 #include "server/request/refusal.h"
 #include "server/request/response_sink.h"
 
@@ -36,6 +38,10 @@ struct HttpRequest {
   bool chunked = true;  // HTTP/1.1: a stream is sent in chunks; in HTTP/1.0 the connection ends it
   ErrorBody error_body = error_object;
 };
+
+// The time by which the client wants its response, from x-recurve-timeout-ms.
+Refused read_deadline(const HttpRequest& request, Clock::time_point arrival,
+                      std::optional<Clock::time_point>* deadline);
 
 struct Response {
   int status = 200;

@@ -166,6 +166,7 @@ struct Metrics::Impl {
       counter(registry, "recurve_prompt_tokens_total", "Prompt tokens processed");
   Counter& generated_tokens =
       counter(registry, "recurve_generated_tokens_total", "Tokens generated");
+  Counter& embeddings = counter(registry, "recurve_embeddings_total", "Embeddings computed");
 
   const std::array<Gauge*, 3> slots =
       gauges<3>(registry, "recurve_slots", "State slots on the device, by use", "tier",
@@ -326,6 +327,8 @@ void Metrics::add_prompt_tokens(int64_t n) {
 void Metrics::add_generated_tokens(int64_t n) {
   impl_->generated_tokens.Increment(static_cast<double>(n));
 }
+
+void Metrics::embedded() { impl_->embeddings.Increment(); }
 
 void Metrics::set_slots(const SlotCounts& use) {
   std::lock_guard lock(impl_->use_mutex);

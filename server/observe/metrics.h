@@ -77,6 +77,7 @@ class Metrics final : public EngineMetrics {
   // Tokens. recurve_prompt_tokens_total, recurve_generated_tokens_total; negative n is ignored.
   void add_prompt_tokens(int64_t n) override;
   void add_generated_tokens(int64_t n) override;
+  void embedded();  // recurve_embeddings_total
 
   // Slots, pages and sessions. recurve_slots{tier} and recurve_requests_running,
   // recurve_pages{use}, recurve_preemptions_total, recurve_sessions{tier},

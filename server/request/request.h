@@ -42,6 +42,9 @@ struct PromptReading {
   PrefixPoints prefix_points = {};  // where its states should be cached, if the context is fresh
 };
 
+// The rows of the last hidden state whose mean is the embedding of a prompt.
+enum class Pooling { kLast, kMean };
+
 // A validated and tokenized request. Plain data; moved, never shared.
 struct Request {
   // Identifies the next request of a durable session as the same one, sent again. Unique among the
@@ -59,6 +62,9 @@ struct Request {
   // Choice c samples with seed + c. max_tokens 0: the prompt is absorbed, scored if requested, and
   // nothing is generated.
   SamplingParams sampling = {};
+  // The end of the stream has an embedding of the prompt. Not with a session, a cached prefix or
+  // several choices; max_tokens is 0. Absent: none.
+  std::optional<Pooling> pooling = {};
   std::string session = {};  // of the caller's tenant; empty: none. Not with several choices.
   // The session must have this epoch; absent: any.
   std::optional<uint64_t> expected_epoch = {};

@@ -31,8 +31,9 @@ struct ServingInfo {
   int64_t parameters = 0;
   int64_t weight_bytes = 0;
   std::string weight_type;
-  int32_t vocab_rows = 0;   // length of a logits row, padding included
-  int64_t state_bytes = 0;  // of one session
+  int32_t vocab_rows = 0;    // length of a logits row, padding included
+  int32_t hidden_width = 0;  // dimensions of an embedding; 0: the model has none
+  int64_t state_bytes = 0;   // of one session
   // Of models whose states grow: bytes that each token adds, of a page, and the most tokens.
   int64_t state_bytes_per_token = 0;
   int64_t page_bytes = 0;

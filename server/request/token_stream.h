@@ -37,7 +37,8 @@ struct StreamEnd {
   double prefill_seconds = 0;             // from the first step to the first token
   double decode_seconds = 0;              // from the first token to the end
   std::optional<CommitInfo> commit = {};  // of the answer
-  bool recorded = false;  // the tokens are those of an earlier answer to this request
+  bool recorded = false;              // the tokens are those of an earlier answer to this request
+  std::vector<float> embedding = {};  // (width), not normalized, if one was requested
 };
 
 // Tokens from the engine to one client: one stream for each choice of a request. Neither side

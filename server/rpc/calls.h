@@ -12,6 +12,9 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* generate(ServiceContext& context,
                                                      const grpc::ByteBuffer* request);
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* score(
     ServiceContext& context, grpc::CallbackServerContext* call);
+grpc::ServerWriteReactor<grpc::ByteBuffer>* embed(ServiceContext& context,
+                                                  grpc::CallbackServerContext* call,
+                                                  const grpc::ByteBuffer* request);
 grpc::ServerWriteReactor<grpc::ByteBuffer>* export_state(ServiceContext& context,
                                                          grpc::CallbackServerContext* call,
                                                          const grpc::ByteBuffer& request);

@@ -56,6 +56,7 @@ void fill(const ServedModel& model, v1::ModelInfo* to) {
   to->set_state_bytes_per_token(info.state_bytes_per_token);
   to->set_max_session_tokens(info.max_session_tokens);
   to->set_chunk_tokens(info.chunk_tokens);
+  to->set_embedding_dimensions(info.hidden_width);
   to->set_fingerprint(info.fingerprint);
   to->set_backend(info.backend);
   to->set_has_chat_template(model.text.chat.format != nullptr);

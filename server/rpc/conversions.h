@@ -17,9 +17,11 @@ namespace recurve {
 // From the protocol's messages. Long texts and ids are moved out of them.
 TextRequest to_request(v1::GenerateRequest&& message);
 ScorePiece to_piece(v1::ScoreRequest&& message);
+EmbedRequest to_embed(v1::EmbedRequest&& message);
 TokenizeText to_text(v1::TokenizeRequest&& message);
-// Refuses a constraint of an unknown form, which to_request() would ignore.
+// Refuses a constraint or a pooling that is unknown, which the others would ignore.
 Refused check_known(const v1::GenerateRequest& message);
+Refused check_known(const v1::EmbedRequest& message);
 
 template <typename Request>
 std::optional<double> ttl_of(const Request& request) {

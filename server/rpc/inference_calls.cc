@@ -8,6 +8,7 @@
 #include "server/rpc/conversions.h"
 #include "server/rpc/messages.h"
 #include "server/rpc/stream_call.h"
+#include "server/serving/embedding.h"
 #include "server/serving/generation.h"
 #include "server/serving/scoring.h"
 
@@ -74,6 +75,44 @@ class GenerateCall final
 
   const grpc::ByteBuffer* const message_;  // valid until OnDone()
   v1::Chunk chunk_;                        // reused; empty between two messages
+};
+
+// One Embed call. Deletes itself.
+class EmbedCall final : public StreamCall<grpc::ServerWriteReactor<grpc::ByteBuffer>, EmbedSink> {
+ public:
+  EmbedCall(ServiceContext& context, grpc::CallbackServerContext* call,
+            const grpc::ByteBuffer* request)
+      : StreamCall(context, call, "recurve.v1.Inference/Embed"), message_(request) {
+    serve(new Embedding(context.core, *this), static_cast<int64_t>(request->Length()),
+          leading_string(*request, v1::EmbedRequest::kRequestIdFieldNumber, kMaxNameLength));
+  }
+
+ private:
+  Refused read(EmbedRequest* asked) override {
+    v1::EmbedRequest message;
+    Refused refused = parse(*message_, &message);
+    const_cast<grpc::ByteBuffer*>(message_)->Clear();  // as in GenerateCall
+    if (!refused) refused = check_known(message);
+    if (!refused) *asked = to_embed(std::move(message));
+    return refused;
+  }
+
+  void send(EmbedEvent event) override {
+    v1::EmbedResponse response;
+    if (const auto* accepted = std::get_if<RequestAccepted>(&event)) {
+      fill(*accepted, served().model().info.model_name, response.mutable_prompt());
+    } else if (const auto* one = std::get_if<Embedded>(&event)) {
+      v1::Embedding& to = *response.mutable_embedding();
+      to.set_input(static_cast<int32_t>(one->input));
+      to.mutable_values()->Assign(one->values.begin(), one->values.end());
+      to.set_prompt_tokens(one->prompt_tokens);
+    } else {
+      fill(std::get<EmbedEnd>(event).usage, response.mutable_final()->mutable_usage());
+    }
+    outbox_.push(response);
+  }
+
+  const grpc::ByteBuffer* const message_;  // valid until OnDone()
 };
 
 // One Score call. Deletes itself.
@@ -144,6 +183,12 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* generate(ServiceContext& context,
                                                      grpc::CallbackServerContext* call,
                                                      const grpc::ByteBuffer* request) {
   return new GenerateCall(context, call, request);
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* embed(ServiceContext& context,
+                                                  grpc::CallbackServerContext* call,
+                                                  const grpc::ByteBuffer* request) {
+  return new EmbedCall(context, call, request);
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* score(

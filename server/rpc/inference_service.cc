@@ -128,6 +128,9 @@ class InferenceService final : public RawService {
     server_stream("Generate", [&context](Call* call, const Bytes* request) {
       return generate(context, call, request);
     });
+    server_stream("Embed", [&context](Call* call, const Bytes* request) {
+      return embed(context, call, request);
+    });
     bidi_stream("Score", [&context](Call* call) { return score(context, call); });
     unary("Tokenize", [&context](Call* call, const Bytes* request, Bytes* response) {
       return answer_later(context, call, request, response, tokenize);

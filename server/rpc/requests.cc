@@ -153,6 +153,32 @@ ScorePiece to_piece(v1::ScoreRequest&& message) {
   return piece;
 }
 
+Refused check_known(const v1::EmbedRequest& message) {
+  if (v1::Pooling_IsValid(message.pooling())) return {};
+  return invalid("pooling", "pooling must be POOLING_LAST or POOLING_MEAN, got {}",
+                 static_cast<int>(message.pooling()));
+}
+
+EmbedRequest to_embed(v1::EmbedRequest&& message) {
+  EmbedRequest request{
+      .id = message.request_id(),
+      .add_special_tokens = adds_special_tokens(message),
+      .parse_special = message.parse_special(),
+      .pooling = message.pooling() == v1::POOLING_MEAN ? Pooling::kMean : Pooling::kLast,
+      .priority = message.priority()};
+  if (message.has_dimensions()) request.dimensions = message.dimensions();
+  request.inputs.reserve(static_cast<size_t>(message.inputs_size()));
+  for (v1::EmbedInput& input : *message.mutable_inputs()) {
+    auto& to = request.inputs.emplace_back();
+    if (input.has_text()) {
+      to = std::move(*input.mutable_text());
+    } else {
+      to = to_vector(input.ids().ids());
+    }
+  }
+  return request;
+}
+
 TokenizeText to_text(v1::TokenizeRequest&& message) {
   TokenizeText text{.add_special_tokens = adds_special_tokens(message),
                     .parse_special = message.parse_special(),

@@ -80,6 +80,20 @@ struct ScoreEnd {
 
 using ScoreEvent = std::variant<RequestAccepted, ScoreProgress, ScoreEnd>;
 
+// The embedding of one prompt, of length 1.
+struct Embedded {
+  size_t input = 0;
+  std::vector<float> values = {};
+  int64_t prompt_tokens = 0;
+};
+
+// Last, once.
+struct EmbedEnd {
+  StreamEnd usage = {};  // of all prompts
+};
+
+using EmbedEvent = std::variant<RequestAccepted, Embedded, EmbedEnd>;
+
 // Approximate bytes of a token in a message. Events are cut near kEventBytes, so that a client that
 // was slow does not get one beyond its limit of message size.
 inline constexpr size_t kEventBytes = 256 << 10;

@@ -219,22 +219,23 @@ Refused ServedCall::submit(ParsedRequest& parsed) {
   if (Refused refused = claim(request.id)) return refused;
   request.caller = caller_;
   if (Refused refused = check_size(parsed)) return refused;
-  request.arrival = arrival_;
+  request.arrival = submitted() ? Clock::now() : arrival_;
   request.deadline = sink_.deadline();
   const std::chrono::duration<double> patience(core_.options.stall_seconds);
   request.read_patience = std::chrono::duration_cast<Clock::duration>(patience);
   eager_ = !parsed.stop_strings.empty();
   for (const auto& stream : request.streams) stream->on_ready([this] { on_tokens(); });
-  streams_ = request.streams;
+  const size_t before = streams_.size();
+  streams_.insert(streams_.end(), request.streams.begin(), request.streams.end());
   AdmissionQueue::Admission admission;
   try {
     admission = model_->queue.push(std::move(request));
   } catch (...) {
-    streams_.clear();  // they will not end
+    streams_.resize(before);  // they will not end
     throw;
   }
   if (admission == AdmissionQueue::Admission::kAccepted) return {};
-  streams_.clear();
+  streams_.resize(before);
   if (admission == AdmissionQueue::Admission::kClosed) return refuse(EndReason::kClosed);
   return refuse(EndReason::kExhausted,
                 fmt::format("the queue is full with {} requests: try again later",
@@ -246,7 +247,7 @@ TokenStream::Gathered ServedCall::take(size_t stream) {
   if (gathered.was_full) model_->queue.wake();
   if (gathered.ending) ++ends_;
   const auto generated = static_cast<int64_t>(gathered.tokens.size());
-  const bool accepted = gathered.accepted && stream == 0;
+  const bool accepted = gathered.accepted && (stream == 0 || !one_prompt_);
   const int64_t absorbed = accepted ? gathered.accepted->prompt_tokens : 0;
   generated_tokens_ += generated;
   prompt_tokens_ += absorbed;

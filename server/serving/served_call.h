@@ -61,7 +61,7 @@ class ServedCall : public Strand, public CallRegistry::Call {
   // writing, and poll() is called again after that.
   virtual void poll(bool busy) = 0;
 
-  // Used by the final class; on the strand.
+  // Used by the final class; on the strand. Several times: the streams are appended.
   Refused submit(ParsedRequest& parsed);
   bool submitted() const { return !streams_.empty(); }
   // Reserves memory for a message, and releases that of the message before.
@@ -80,6 +80,7 @@ class ServedCall : public Strand, public CallRegistry::Call {
   ServerCore& core_;
   std::shared_ptr<ServedModel> model_ = core_.model();
   const Clock::time_point arrival_ = Clock::now();
+  bool one_prompt_ = true;  // of all streams; false: each has a prompt
   Identity caller_ = kAnyone;
   std::string id_;
   std::vector<std::shared_ptr<TokenStream>> streams_;  // once submitted

@@ -61,6 +61,7 @@ void ServedModel::load(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo s
   text.max_generated_tokens = max_generated_tokens;
   text.max_tokens_default = max_tokens_default;
   text.max_choices = info.slots;
+  text.width = info.hidden_width;
   constraints = std::make_unique<ConstraintCompiler>([this] { return token_texts(text); },
                                                      CompileLimits(), reports_to(metrics));
   loaded_ = true;

@@ -8,6 +8,7 @@
 #include "server/constraint/constraint.h"
 #include "server/identity/identity.h"
 #include "server/request/prefix_use.h"
+#include "server/request/request.h"
 #include "server/request/session_command.h"
 #include "server/sampling/params.h"
 #include "server/serving/tool_use.h"
@@ -78,6 +79,18 @@ struct ScorePiece {
   std::optional<ScoreOptions> options = {};  // in the first piece only
   std::variant<std::monostate, std::string, std::vector<int32_t>> content = {};
 };
+
+// A request for the embeddings of prompts.
+struct EmbedRequest {
+  std::string id = {};
+  std::vector<std::variant<std::vector<int32_t>, std::string>> inputs = {};
+  bool add_special_tokens = true;
+  bool parse_special = false;
+  Pooling pooling = Pooling::kLast;
+  std::optional<int32_t> dimensions = {};  // the first ones; left out: all
+  int32_t priority = 0;
+};
+inline constexpr size_t kMaxEmbedInputs = 2048;  // of one request
 
 // The ids of a text or of messages.
 struct TokenizeText {

@@ -44,6 +44,7 @@ struct ModelText {
   int32_t max_generated_tokens = 0;
   int32_t max_tokens_default = 0;  // of chats: see default_max_tokens(). 0: max_generated_tokens
   int32_t max_choices = 0;
+  int32_t width = 0;  // most dimensions of an embedding; 0: the model has none
 };
 
 // A request for the engine, and what its answer needs later.

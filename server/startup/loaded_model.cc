@@ -100,6 +100,7 @@ ServingInfo serving_info(const Options& o, const Model& model, const Backend& ba
                    .weight_bytes = model.info().weight_bytes,
                    .weight_type = weight_type,
                    .vocab_rows = static_cast<int32_t>(model.info().vocab),
+                   .hidden_width = static_cast<int32_t>(model.info().width),
                    .state_bytes = static_cast<int64_t>(plan.state),
                    .state_bytes_per_token = static_cast<int64_t>(plan.page) / kPageTokens,
                    .page_bytes = static_cast<int64_t>(plan.page),

@@ -69,7 +69,7 @@ TEST_F(CliCommandsTest, AMistypedWordGetsASuggestion) {
       {{"unlike-any"}, "unknown command unlike-any"},
       {{"health", "now"}, "unexpected argument now"},
       {{"help", "gnerate"}, "unknown command gnerate; did you mean generate?"},
-      {{}, "a command is missing, one of: generate, chat, score, session, "},
+      {{}, "a command is missing, one of: generate, chat, embed, score, session, "},
       {{"session"}, "a command is missing, one of: "}};
   for (const auto& [command, sentence] : cases) {
     const auto result = run_cli(command);
@@ -126,7 +126,7 @@ TEST_F(CliCommandsTest, HelpNamesTheExitCodes) {
   const auto result = run_cli({"--help"});
   EXPECT_EQ(result.code, 0);
   for (const char* text :
-       {"Exit codes", "  130  ", "--server", "RECURVE_SERVER", "generate", "chat", "score",
+       {"Exit codes", "  130  ", "--server", "RECURVE_SERVER", "generate", "chat", "score", "embed",
         "session", "tokenize", "detokenize", "abort", "info", "health"}) {
     EXPECT_THAT(result.out, HasSubstr(text));
   }
@@ -176,6 +176,24 @@ TEST_F(CliCommandsTest, ScoreFlagsReachTheRequest) {
   EXPECT_TRUE(options.has_add_special_tokens() && !options.add_special_tokens());
   EXPECT_TRUE(options.parse_special());
   EXPECT_EQ(options.request_id(), "r");
+}
+
+TEST_F(CliCommandsTest, EmbedPrintsALineOfNumbersForEachText) {
+  EXPECT_EQ(run({"embed", "--prompt", "some text"}).out, "0 0.5\n");
+  EXPECT_EQ(server_.inference.embed_request().inputs(0).text(), "some text");
+  EXPECT_FALSE(server_.inference.embed_request().has_dimensions());
+  EXPECT_EQ(
+      run({"embed", "--lines", "--pooling", "mean", "--dimensions", "2", "--no-add-special-tokens"},
+          "one\ntwo\n")
+          .out,
+      "0 0.5\n1 0.5\n");
+  const auto request = server_.inference.embed_request();
+  ASSERT_EQ(request.inputs_size(), 2);
+  EXPECT_EQ(request.inputs(1).text(), "two");
+  EXPECT_EQ(request.pooling(), v1::POOLING_MEAN);
+  EXPECT_EQ(request.dimensions(), 2);
+  EXPECT_TRUE(request.has_add_special_tokens() && !request.add_special_tokens());
+  EXPECT_EQ(run({"embed", "--prompt", "x", "--pooling", "max"}).code, 2);
 }
 
 TEST_F(CliCommandsTest, TokenizePrintsIds) {

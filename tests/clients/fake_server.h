@@ -89,6 +89,7 @@ class FakeInference final : public v1::Inference::Service {
   std::vector<v1::GenerateRequest> generate_requests() const { return copy(generate_requests_); }
   // All messages of the last Score call.
   std::vector<v1::ScoreRequest> score_requests() const { return copy(score_requests_); }
+  v1::EmbedRequest embed_request() const { return copy(embed_request_); }
   v1::TokenizeRequest tokenize_request() const { return copy(tokenize_request_); }
   v1::DetokenizeRequest detokenize_request() const { return copy(detokenize_request_); }
   std::string aborted() const { return copy(aborted_); }
@@ -135,6 +136,26 @@ class FakeInference final : public v1::Inference::Service {
     return grpc::Status::OK;
   }
 
+  // The vector (index, 0.5) of each input.
+  grpc::Status Embed(grpc::ServerContext*, const v1::EmbedRequest* request,
+                     grpc::ServerWriter<v1::EmbedResponse>* writer) override {
+    v1::EmbedResponse response;
+    response.mutable_prompt()->set_request_id(request->request_id());
+    writer->Write(response);
+    for (int i = 0; i < request->inputs_size(); ++i) {
+      response.mutable_embedding()->set_input(i);
+      response.mutable_embedding()->clear_values();
+      response.mutable_embedding()->add_values(static_cast<float>(i));
+      response.mutable_embedding()->add_values(0.5F);
+      writer->Write(response);
+    }
+    response.mutable_final()->mutable_usage()->set_prompt_tokens(3);
+    writer->Write(response);
+    std::lock_guard lock(mutex_);
+    embed_request_ = *request;
+    return grpc::Status::OK;
+  }
+
   grpc::Status Tokenize(grpc::ServerContext*, const v1::TokenizeRequest* request,
                         v1::TokenizeResponse* response) override {
     std::lock_guard lock(mutex_);
@@ -175,6 +196,7 @@ class FakeInference final : public v1::Inference::Service {
   OnGenerate on_generate_ = answer_with({"Once", " upon", " a time"});
   std::vector<v1::GenerateRequest> generate_requests_;
   std::vector<v1::ScoreRequest> score_requests_;
+  v1::EmbedRequest embed_request_;
   v1::TokenizeRequest tokenize_request_;
   v1::DetokenizeRequest detokenize_request_;
   std::string aborted_;

@@ -4,6 +4,7 @@ A request is a dict with the parameters of the Python client, and `prompt`, a te
 LACKS names the parameters that a frontend does not have; it does not get such a request.
 """
 
+import base64
 import dataclasses
 import http.client
 import json
@@ -66,6 +67,15 @@ class OwnFrontend:
         )
 
 
+    def embed(self, texts, **options):
+        """Vectors and tokens."""
+        try:
+            got = self.client.embed(texts, **options)
+        except recurve.RecurveError as error:
+            return Refusal(error.code, error.message)
+        return got.vectors, got.usage.prompt_tokens
+
+
 class HttpFrontend:
     """/v1/completions, by a socket."""
 
@@ -82,9 +92,22 @@ class HttpFrontend:
     def close(self):
         self._connection.close()
 
-    def post(self, body):
+    def embed(self, texts, **options):
+        """The stream asks for base64 instead."""
+        body = {"model": MODEL, "input": texts, "encoding_format": "base64" if self._stream else "float", **options}
+        status, text = self.post(body, "/v1/embeddings")
+        if status != 200:
+            return Refusal("|".join(self.CODES[status]), json.loads(text)["error"]["message"])
+        answer = json.loads(text)
+        found = [one["embedding"] for one in answer["data"]]
+        if self._stream:
+            found = [np.frombuffer(base64.b64decode(one), "<f4") for one in found]
+        vectors = tuple(tuple(np.asarray(one, np.float32).tolist()) for one in found)
+        return vectors, answer["usage"]["prompt_tokens"]
+
+    def post(self, body, path="/v1/completions"):
         """The status and the body."""
-        self._connection.request("POST", "/v1/completions", json.dumps(body),
+        self._connection.request("POST", path, json.dumps(body),
                                  {"content-type": "application/json"})
         response = self._connection.getresponse()
         return response.status, response.read().decode()

@@ -272,6 +272,51 @@ def test_parameters_without_effect_are_accepted(every_frontend, own):
         assert frontend.ask(prompt=TEXT, **GREEDY, **extra) == wanted, frontend.name
 
 
+EMBEDDED = {
+    "a text": {"texts": TEXT},
+    "several": {"texts": [TEXT, "naïve Ω 漢字 🜚", "a"]},
+    "ids": {"texts": [5, 400, 401, 17]},
+    "lists of ids": {"texts": [[5, 400], [5]]},
+    "texts and ids": {"texts": [TEXT, [5, 400]]},
+    "the mean": {"texts": [TEXT, "a"], "pooling": "mean"},
+    "eight dimensions": {"texts": TEXT, "dimensions": 8},
+    "no BOS": {"texts": TEXT, "add_special_tokens": False},
+}
+NOT_EMBEDDED = {
+    "no input": {"texts": []},
+    "an empty list of ids": {"texts": ["a", []]},
+    "no token": {"texts": "", "add_special_tokens": False},
+    "an invalid id": {"texts": [[5, 10**6]]},
+    "too long an input": {"texts": "word " * 600},
+    "too many tokens in all": {"texts": ["word " * 200] * 4},
+    "too many inputs": {"texts": ["a"] * 2049},
+    "no dimensions": {"texts": "a", "dimensions": 0},
+    "too many dimensions": {"texts": "a", "dimensions": 10**6},
+    "too high a priority": {"texts": "a", "priority": 11},
+}
+
+
+def embedding_frontends(every_frontend):
+    return [f for f in every_frontend if hasattr(f, "embed")]
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_the_embedding_is_the_same(name, every_frontend, own):
+    wanted = own.embed(**EMBEDDED[name])
+    assert not isinstance(wanted, Refusal), wanted
+    for frontend in embedding_frontends(every_frontend)[1:]:
+        assert frontend.embed(**EMBEDDED[name]) == wanted, frontend.name
+
+
+@pytest.mark.parametrize("name", NOT_EMBEDDED)
+def test_the_refusal_of_an_embedding_is_the_same(name, every_frontend, own):
+    wanted = own.embed(**NOT_EMBEDDED[name])
+    assert isinstance(wanted, Refusal) and wanted.code == INVALID, wanted
+    for frontend in embedding_frontends(every_frontend)[1:]:
+        got = frontend.embed(**NOT_EMBEDDED[name])
+        assert isinstance(got, Refusal) and got.message == wanted.message, (frontend.name, got)
+
+
 def test_concurrent_requests_get_the_same(every_frontend, own):
     """With concurrent requests: every row to every frontend, all at the same time."""
     rows = {name: with_prompt(row) for name, row in ANSWERED.items() if "priority" not in row}

@@ -11,6 +11,7 @@
 #include "server/http/anthropic/messages.h"
 #include "server/http/body_fields.h"
 #include "server/http/openai/completions.h"
+#include "server/http/openai/embeddings.h"
 #include "server/http/openai/responses/responses.h"
 #include "server/http/openai/sessions.h"
 #include "server/http/openai/tokenize.h"
@@ -37,6 +38,7 @@ ServerCore& core() {
     made.serve(std::make_shared<FakeTokenizer>(),
                {.model_name = "fake",
                 .vocab_rows = FakeTokenizer::kSize,
+                .hidden_width = 4,
                 .tokens = {.bos = FakeTokenizer::kBos, .eos = {FakeTokenizer::kEos}},
                 .slots = kMostChoices},
                std::move(chat));
@@ -71,6 +73,22 @@ void read(AnswerDialect& dialect, std::string_view body) {
   if (refused) return check_refusal(*refused);
   CHECK(!asked.empty());
   for (TextRequest& one : asked) check_request(std::move(one));
+}
+
+void read_embeddings(std::string_view body) {
+  EmbedRequest asked;
+  bool base64 = false;
+  const ServedModel& model = *core().model();
+  const Refused refused = guarded("input", [&] {
+    return read_embed_request(std::string(body), core().limits(nullptr), model, &asked, &base64);
+  });
+  if (refused) return check_refusal(*refused);
+  CHECK(asked.inputs.size() <= kMaxEmbedInputs);
+  int32_t dimensions = 0;
+  if (const Refused wrong = check_dimensions(asked, model.text, &dimensions)) {
+    return check_refusal(*wrong);
+  }
+  CHECK(dimensions >= 1 && dimensions <= model.text.width);
 }
 
 using Work = Refused (*)(std::string, const ServedModel&, const WorkLimits&, std::string*);
@@ -114,6 +132,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   read(responses, body);
   Messages messages(core(), {});
   read(messages, body);
+  read_embeddings(body);
   run(count_tokens, body);
   run(tokenize, body);
   run(detokenize, body);

@@ -44,7 +44,7 @@ ATTACKS = ["busy_process", "cancelled_prompts", "cancelled_streams", "large_chat
            "small_messages", "small_json", "reflection_streams", "connection_flood", "rapid_resets", "endless_headers",
            "control_frames", "bad_headers", "endless_streams", "many_choices", "many_sessions",
            "ten_times", "hostile_schemas", "long_http_prompts", "long_scores",
-           "many_streams", "many_prompts", "page_flood"]
+           "many_streams", "many_prompts", "many_embeddings", "page_flood"]
 MOST_SECONDS = 300  # of one attack
 MOST_RESIDENT = 1.5  # times the resident memory before, after an attack's memory was freed; KEEPS is added
 SECONDS_TO_FREE = 30

@@ -27,6 +27,7 @@ ROLES = ("none", "user", "observer", "admin")
 WHO = {
     "/recurve.v1.Inference/Generate": "user",
     "/recurve.v1.Inference/Score": "user",
+    "/recurve.v1.Inference/Embed": "user",
     "/recurve.v1.Inference/Tokenize": "user",
     "/recurve.v1.Inference/Detokenize": "user",
     "/recurve.v1.Inference/Abort": "user",
@@ -75,6 +76,7 @@ HTTP = {
     ("POST", "/detokenize"): "user",
     ("POST", "/v1/completions"): "user",
     ("POST", "/v1/chat/completions"): "user",
+    ("POST", "/v1/embeddings"): "user",
     ("POST", "/v1/responses"): "user",
     ("POST", "/v1/messages"): "user",
     ("POST", "/v1/messages/count_tokens"): "user",

@@ -41,6 +41,7 @@ class HttpFixture : public ::testing::Test {
     core_.serve(tokenizer_,
                 {.model_name = "fake",
                  .vocab_rows = FakeTokenizer::kSize,
+                 .hidden_width = 4,
                  .tokens = {.bos = FakeTokenizer::kBos, .eos = {FakeTokenizer::kEos}},
                  .slots = 8},
                 std::move(chat));

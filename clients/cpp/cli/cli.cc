@@ -82,6 +82,7 @@ void add_help(CLI::App& app, CliContext& context) {
 void add_commands(CLI::App& app, CliContext& context) {
   add_generate(app, context);
   add_chat(app, context);
+  add_embed(app, context);
   add_score(app, context);
   add_session(app, context);
   add_tokenize(app, context);

@@ -34,6 +34,7 @@ struct CliContext {
 
 void add_generate(CLI::App& app, CliContext& context);
 void add_chat(CLI::App& app, CliContext& context);
+void add_embed(CLI::App& app, CliContext& context);
 void add_score(CLI::App& app, CliContext& context);
 void add_session(CLI::App& app, CliContext& context);
 void add_tokenize(CLI::App& app, CliContext& context);

@@ -5,6 +5,7 @@
 
 #include "server/http/http_answer.h"
 #include "server/http/openai/completions.h"
+#include "server/http/openai/embeddings.h"
 #include "server/http/openai/models.h"
 #include "server/http/openai/responses/responses.h"
 #include "server/http/openai/responses/stored_responses.h"
@@ -37,6 +38,7 @@ HttpApi openai_api(ServerCore& core, int64_t max_response_bytes) {
   HttpApi api{.routes = {
                   {verb::post, "/v1/completions", kJson, answers<Completions>(core)},
                   {verb::post, "/v1/chat/completions", kJson, answers<ChatCompletions>(core)},
+                  {verb::post, "/v1/embeddings", kJson, Embeddings::handler(core)},
                   {verb::get, "/v1/models", kNone, at_once(list_models)},
                   {verb::get, "/v1/models/*", kNone, at_once(get_model)},
                   {verb::post, "/v1/responses", kJson, answers<Responses>(core, responses)},

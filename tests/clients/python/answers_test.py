@@ -15,6 +15,29 @@ from server import BIN
 PROMPT = "It was a dark night, and"
 
 
+def test_embeddings_are_of_length_one_and_their_own(client):
+    texts = [PROMPT, "The sea was grey.", client.tokenize("The sea was grey.").ids]
+    found = client.embed(texts)
+    width = client.model_info().embedding_dimensions
+    assert [len(v) for v in found.vectors] == [width] * 3
+    assert all(abs(math.hypot(*v) - 1) < 1e-6 for v in found.vectors)
+    assert found.vectors[1] == found.vectors[2] == client.embed(texts[1]).vectors[0]
+    assert found.prompt_tokens == tuple(len(client.tokenize(t).ids) for t in texts[:2]) + (len(texts[2]),)
+    assert found.usage.prompt_tokens == sum(found.prompt_tokens)
+    short = client.embed(texts[2], dimensions=8).vectors[0]
+    scale = math.hypot(*found.vectors[2][:8])
+    assert short == pytest.approx([v / scale for v in found.vectors[2][:8]])
+    assert client.embed(texts, pooling="mean").vectors[0] != found.vectors[0]
+    with pytest.raises(recurve.InvalidArgumentError, match="dimensions must be in"):
+        client.embed("a", dimensions=width + 1)
+    with pytest.raises(recurve.InvalidArgumentError, match="input must be 1 to 2048"):
+        client.embed([])
+    with pytest.raises(ValueError, match="pooling must be one of last, mean"):
+        client.embed("a", pooling="max")
+    with pytest.raises(TypeError, match="no option 'top'"):
+        client.embed("a", top=3)
+
+
 def test_an_answer_has_its_text_ids_and_usage(client):
     answer = client.generate(PROMPT, max_tokens=12, ignore_eos=True, seed=3)
     assert len(answer.ids) == answer.usage.generated_tokens == 12

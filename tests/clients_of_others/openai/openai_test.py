@@ -70,6 +70,28 @@ def test_several_prompts_are_each_as_if_alone(client):
     assert together.usage.completion_tokens == 48
 
 
+def test_embeddings(client):
+    texts = [PROMPT, "The sea was grey.", "It rained."]
+    found = client.embeddings.create(model="books", input=texts)  # asks for base64
+    plain = client.embeddings.create(model="books", input=texts, encoding_format="float")
+    assert [e.index for e in found.data] == [0, 1, 2]
+    assert [e.embedding for e in found.data] == [
+        pytest.approx(e.embedding, abs=1e-8) for e in plain.data
+    ]
+    assert all(abs(sum(x * x for x in e.embedding) - 1) < 1e-6 for e in found.data)
+    assert found.usage.prompt_tokens == found.usage.total_tokens > 8
+    alone = client.embeddings.create(model="books", input=texts[1])
+    assert alone.data[0].embedding == found.data[1].embedding
+    ids = tokens_of(client, texts[2])
+    by_ids = client.embeddings.create(model="books", input=[ids, ids[:2]], dimensions=16, user="me")
+    assert [len(e.embedding) for e in by_ids.data] == [16, 16]
+    mean = client.embeddings.create(model="books", input=texts, extra_body={"pooling": "mean"})
+    assert mean.data[0].embedding != found.data[0].embedding
+    for wrong, name in (({"dimensions": 10**6}, "dimensions"), ({"extra_body": {"pooling": "max"}}, "pooling")):
+        with pytest.raises(openai.BadRequestError, match=name):
+            client.embeddings.create(model="books", input="a", **wrong)
+
+
 def tokens_of(client, text):
     url = str(client.base_url).replace("/v1/", "/tokenize")
     body = {"prompt": text, "add_special_tokens": False}

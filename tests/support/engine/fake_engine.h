@@ -149,6 +149,7 @@ class FakeEngine {
     queue_.count_removed(1);
     const std::vector<int32_t>& input = request.prompt.ids;
     StreamEnd ending{.prompt_tokens = static_cast<int64_t>(input.size()), .queue_seconds = 0.25};
+    if (request.pooling) ending.embedding = {static_cast<float>(input.size()), 4, 0, 12};
     const bool all_there = request.more_prompt == nullptr;
     const int64_t known = all_there ? ending.prompt_tokens : 0;
     for (auto& s : request.streams) {

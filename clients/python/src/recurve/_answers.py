@@ -24,6 +24,7 @@ from recurve._types import (
     Candidate,
     Choice,
     Chunk,
+    Embeddings,
     FinishReason,
     Generation,
     Health,
@@ -98,6 +99,19 @@ def health(status: int) -> Health:
 
 def tokens(message: v1.TokenizeResponse) -> Tokens:
     return Tokens(tuple(message.ids), tuple(message.token_bytes))
+
+
+def embeddings(messages: list[v1.EmbedResponse]) -> Embeddings:
+    """From all messages of a call."""
+    found = [m.embedding for m in messages if m.HasField("embedding")]
+    last = [m.final for m in messages if m.HasField("final")]
+    if len(last) != 1:
+        raise InternalError("the server ended the embeddings without a last message")
+    return Embeddings(
+        vectors=tuple(tuple(one.values) for one in found),
+        prompt_tokens=tuple(one.prompt_tokens for one in found),
+        usage=_plain(Usage, last[0].usage),
+    )
 
 
 def _token_logprobs(messages: Iterable[v1.TokenLogprob]) -> tuple[TokenLogprob, ...]:

@@ -62,6 +62,7 @@ class ModelInfo:
     state_bytes: int  #: of one session, whose state may also grow: state_bytes_per_token
     state_bytes_per_token: int  #: that each token adds, in pages of 64 tokens; 0: states do not grow
     max_session_tokens: int  #: of states that grow; 0: they do not
+    embedding_dimensions: int  #: of `embed`; 0: the model gives none
     chunk_tokens: int  #: prompts are cut on this grid
     fingerprint: str  #: of the weights; may be empty
     backend: str  #: e.g. "cpu", and what machine it is

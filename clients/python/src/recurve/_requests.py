@@ -6,7 +6,15 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Union, cast
 
-from recurve._types import ChatOptions, GenerateOptions, Message, Messages, Prompt, ScoreOptions
+from recurve._types import (
+    ChatOptions,
+    EmbedOptions,
+    GenerateOptions,
+    Message,
+    Messages,
+    Prompt,
+    ScoreOptions,
+)
 from recurve.v1 import inference_pb2 as v1
 from recurve.v1 import sessions_pb2 as sessions_v1
 
@@ -20,6 +28,7 @@ _PREFIX_MODES = {
 }
 _DURABILITIES = {"none": sessions_v1.DURABILITY_NONE, "local": sessions_v1.DURABILITY_LOCAL}
 _CONSTRAINTS = {"json_schema", "regex", "grammar", "choice", "structural_tag"}
+_POOLINGS = {"last": v1.POOLING_LAST, "mean": v1.POOLING_MEAN}
 _KNOWN = GenerateOptions.__optional_keys__
 
 PIECE_BYTES = 64 * 1024
@@ -209,6 +218,31 @@ def _pieces(part: str | bytes | Sequence[int]) -> Iterator[v1.ScoreRequest]:
     data = part.encode() if isinstance(part, str) else part
     for at in range(0, len(data), PIECE_BYTES):
         yield v1.ScoreRequest(text=data[at : at + PIECE_BYTES])
+
+
+def embed_request(
+    texts: Prompt | Sequence[Prompt], options: EmbedOptions
+) -> tuple[v1.EmbedRequest, float | None]:
+    """The request, and the call's timeout in seconds. One text or one list of ids is one input."""
+    rest = cast("dict[str, Any]", dict(options))
+    timeout = rest.pop("timeout", None)
+    pooling = rest.pop("pooling", "last")
+    if pooling not in _POOLINGS:
+        raise ValueError(f"pooling must be one of {', '.join(_POOLINGS)}, got {pooling!r}")
+    for name in rest:
+        if name not in EmbedOptions.__optional_keys__:
+            raise TypeError(f"an embedding has no option '{name}'")
+    request = v1.EmbedRequest(pooling=_POOLINGS[pooling], **rest)
+    wanted = "inputs are texts or lists of token ids"
+    inputs = [texts] if isinstance(texts, str) else list(listed(wanted, texts))
+    if inputs and isinstance(inputs[0], int):
+        inputs = [inputs]
+    for one in inputs:
+        if isinstance(one, str):
+            request.inputs.add(text=one)
+        else:
+            request.inputs.add().ids.ids.extend(listed(wanted, one))
+    return request, timeout
 
 
 def tokenize_request(

@@ -39,6 +39,7 @@ GENERATE = Rpc(
     _INFERENCE + "Generate", inference.GenerateRequest, inference.GenerateResponse, repeatable=True
 )
 SCORE = Rpc(_INFERENCE + "Score", inference.ScoreRequest, inference.ScoreResponse, repeatable=True)
+EMBED = Rpc(_INFERENCE + "Embed", inference.EmbedRequest, inference.EmbedResponse, repeatable=True)
 TOKENIZE = Rpc(
     _INFERENCE + "Tokenize", inference.TokenizeRequest, inference.TokenizeResponse, repeatable=True
 )

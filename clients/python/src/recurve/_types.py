@@ -153,6 +153,22 @@ class ScoreOptions(TokenOptions, total=False):
     timeout: float
 
 
+class EmbedOptions(TokenOptions, total=False):
+    """Options of a request for embeddings.
+
+    pooling: "last": the hidden state of the last token; "mean": the mean of all tokens. Default
+        "last".
+    dimensions: only the first ones, [1, ModelInfo.embedding_dimensions]. Default: all.
+    priority, request_id, timeout: as in GenerateOptions.
+    """
+
+    pooling: str
+    dimensions: int
+    priority: int
+    request_id: str
+    timeout: float
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A token that was likely at a place."""
@@ -306,6 +322,15 @@ class Score:
     def perplexity(self) -> float:
         """Of a token; nan where none was predicted."""
         return math.exp(-self.sum_logprob / self.scored_tokens) if self.scored_tokens else math.nan
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """The embeddings of texts, in their order."""
+
+    vectors: tuple[tuple[float, ...], ...]  #: each of Euclidean length 1
+    prompt_tokens: tuple[int, ...]  #: of each text
+    usage: Usage
 
 
 @dataclass(frozen=True)

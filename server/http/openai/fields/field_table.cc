@@ -3,15 +3,15 @@
 namespace recurve {
 namespace {
 
-constexpr int kC = 1, kH = 2, kR = 4;  // completions, chat completions, responses
+constexpr int kC = 1, kH = 2, kR = 4, kE = 8;  // completions, chat, responses, embeddings
 constexpr int kCH = kC | kH, kHR = kH | kR, kAll = kC | kH | kR;
 
 constexpr RequestField kFields[] = {
     // The prompt.
-    {"model", kAll, kHarmless},
+    {"model", kAll | kE, kHarmless},
     {"prompt", kC, kRefused, {"[]"}},          // a session may continue without one
     {"messages", kH, kRefused, {"[]", "{}"}},  // refused where they are read
-    {"input", kR, kRefused, {"[]", "{}"}},
+    {"input", kR | kE, kRefused, {"[]", "{}"}},
     {"instructions", kR, kRefused},
     {"previous_response_id", kR, kRefused},
     {"suffix", 0, kRefused, {"\"\""}},
@@ -87,7 +87,7 @@ constexpr RequestField kFields[] = {
      "an answer is the same with and without the cache"},
     // Of this server, and of others with the same meaning.
     {"session", kCH, kRefused},
-    {"priority", kAll, kHarmless},
+    {"priority", kAll | kE, kHarmless},
     {"prefix", kAll, kHarmless},
     {"prefix_points", kAll, kHarmless, {"[]"}},
     {"top_k", kAll, kRefused},
@@ -99,7 +99,7 @@ constexpr RequestField kFields[] = {
     {"stop_token_ids", kAll, kRefused, {"[]"}},
     {"allowed_token_ids", kAll, kRefused},
     {"include_stop_str_in_output", kAll, kRefused, {"false"}},
-    {"add_special_tokens", kAll, kRefused},
+    {"add_special_tokens", kAll | kE, kRefused},
     {"chat_template_kwargs", kHR, kRefused, {"{}"}},
     {"add_generation_prompt", kH, kRefused, {"true"}},
     {"continue_final_message", kH, kRefused, {"false"}},
@@ -111,6 +111,10 @@ constexpr RequestField kFields[] = {
     {"regex", kCH, kRefused},
     {"ebnf", kCH, kRefused},
     {"json_schema", kCH, kRefused},
+    // Of embeddings.
+    {"dimensions", kE, kRefused},
+    {"encoding_format", kE, kRefused, {"\"float\""}},
+    {"pooling", kE, kRefused},
     // Of vLLM.
     {"bad_words", 0, kRefused, {"[]"}},
     {"cache_salt", 0, kHarmless, {}, "an answer is the same with and without the cache"},
@@ -250,9 +254,11 @@ int bit_of(OpenAiResource resource) {
     case OpenAiResource::kChatCompletions:
       return kH;
     case OpenAiResource::kResponses:
+      return kR;
+    case OpenAiResource::kEmbeddings:
       break;
   }
-  return kR;
+  return kE;
 }
 
 }  // namespace

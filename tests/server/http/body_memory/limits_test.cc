@@ -349,6 +349,13 @@ const std::vector<Filled> kTokens = {
     {"tokens", [](size_t n) { return list(n, "65"); }},
     {"tokens", [](size_t n) { return list(n, R"("")"); }},
 };
+const std::vector<Filled> kEmbedded = {
+    {"input", [](size_t n) { return '"' + std::string(n, 'i') + '"'; }},
+    {"input", [](size_t n) { return list(n, R"("i")"); }},
+    {"input", [](size_t n) { return list<kMaxEmbedInputs>(n, R"("i")"); }},
+    {"input", [](size_t n) { return list(n, "65"); }},
+    {"input", [](size_t n) { return list(n, "[65]"); }},
+};
 const std::vector<Filled> kOfResponses = {
     {"include", [](size_t n) { return list(n, R"("")"); }},
     {"metadata", [](size_t n) { return words(n, "\"m", "\":\"\"", "{", "}"); }},
@@ -394,6 +401,7 @@ const std::vector<Resource> kResources = {
      {&kMessages, &kTools, &kCommon, &kConstraints}},
     {"/v1/responses", R"("input":"i")", {&kInputs, &kOfResponses, &kCommon}},
     {"/v1/messages", R"("messages":[{"role":"user","content":"m"}])", {&kBlocks}},
+    {"/v1/embeddings", R"("input":"i")", {&kEmbedded}},
     {"/tokenize", R"("prompt":"p")", {&kMessages, &kTools, &kPrompts}},
     {"/detokenize", R"("tokens":[1])", {&kTokens}},
 };
@@ -410,6 +418,7 @@ std::string body_of(const Resource& resource, const std::vector<const Filled*>& 
   const bool stores =
       std::ranges::any_of(fields, [](const Filled* f) { return f->name == "store"; });
   if (std::string(resource.path) == "/v1/responses") body = R"({"background":false)";
+  if (std::string(resource.path) == "/v1/embeddings") body = R"({"encoding_format":"base64")";
   if (std::string(resource.path) == "/v1/responses" && !stores) body += R"(,"store":false)";
   const std::string needed = resource.least.substr(0, resource.least.find(':'));
   bool has_needed = false;

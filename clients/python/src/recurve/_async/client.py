@@ -22,10 +22,19 @@ from recurve._channel import Tls, with_key
 from recurve._errors import MAY_COME, UnavailableError, UnreachableError
 from recurve._info import Load, ModelInfo, ServerInfo, SessionInfo
 from recurve._opening import Opening
-from recurve._requests import tokenize_request
+from recurve._requests import embed_request, tokenize_request
 from recurve._retry import Attempts, Retry
 from recurve._scoring_async import Scorer, Text
-from recurve._types import Health, Messages, Score, ScoreOptions, Tokens
+from recurve._types import (
+    Embeddings,
+    EmbedOptions,
+    Health,
+    Messages,
+    Prompt,
+    Score,
+    ScoreOptions,
+    Tokens,
+)
 from recurve.v1 import control_pb2 as control
 from recurve.v1 import inference_pb2 as v1
 from recurve.v1 import sessions_pb2 as sessions
@@ -129,6 +138,23 @@ class AsyncClient(Generates):
         else may be given. Raises what `generate` raises, and what the iterator raises.
         """
         return await self._scorer.score(text, options)
+
+    async def embed(
+        self, texts: Prompt | Sequence[Prompt], **options: Unpack[EmbedOptions]
+    ) -> Embeddings:
+        """Embeddings of texts or of lists of token ids, at most 2048, from the model's last hidden state.
+
+        A vector does not depend on the other texts. EmbedOptions lists what else may be given. Raises
+        what `generate` raises.
+        """
+        request, timeout = embed_request(texts, options)
+        attempts = Attempts(self._connection.retry, timeout, rpcs.EMBED.repeatable)
+        begin = self._connection.unary_stream(rpcs.EMBED, request)
+        call = RepeatedCall(self._connection, begin, attempts, lambda _: False)
+        found: dict[int, v1.EmbedResponse] = {}
+        async for message in call:
+            found[message.embedding.input if message.HasField("embedding") else -1] = message
+        return answers.embeddings(list(found.values()))
 
     async def tokenize(
         self,
