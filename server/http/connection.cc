@@ -7,6 +7,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/read.hpp>
+#include <limits>
 
 namespace recurve {
 namespace {
@@ -60,7 +61,7 @@ void Connection::read_head() {
   head_ = {};
   parser_.emplace();
   parser_->header_limit(kMostHeadBytes);
-  parser_->body_limit(static_cast<uint64_t>(context_.options.max_body_bytes));
+  parser_->body_limit(std::numeric_limits<uint64_t>::max());  // until limit_body()
   stream_.expires_after(context_.options.times.head);
   http::async_read_header(
       stream_, buffer_, *parser_,
@@ -76,6 +77,7 @@ void Connection::head_arrived(const Error& error) {
   if (const Refused refused = identify()) {
     return refuse_body(*refused);
   }
+  if (!limit_body()) return refuse_unread(http::make_error_code(http::error::body_limit));
   request_ = take_request(*head_.match.route);
   if (!head_.continues) return read_body();
   out_ = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -105,6 +107,19 @@ void Connection::refuse_body(Refusal refusal) {
   head_.keep_alive = false;
   const HttpRequest refused{.keep_alive = false, .error_body = head_.match.error_body};
   respond(refusal_response(refused, *context_.core.report(std::move(refusal))));
+}
+
+// False if the head announces a longer body.
+bool Connection::limit_body() {
+  most_body_ = context_.options.max_body_bytes;
+  if (head_.match.route->body == Route::Body::kState && !context_.core.availability()) {
+    const int64_t state = context_.core.model()->info.most_written_bytes;
+    most_body_ = std::max(most_body_, std::min(state, context_.core.options.max_bytes_under_way));
+  }
+  const auto most = static_cast<uint64_t>(most_body_);
+  parser_->body_limit(most);
+  const auto announced = parser_->content_length();
+  return !announced || *announced <= most;
 }
 
 void Connection::read_body() {
@@ -200,8 +215,7 @@ void Connection::refuse_unread(const Error& failed) {
                                    kMostHeadBytes));
   }
   if (failed == http::error::body_limit) {
-    return refuse(
-        413, fmt::format("the body must have at most {} bytes", context_.options.max_body_bytes));
+    return refuse(413, fmt::format("the body must have at most {} bytes", most_body_));
   }
   const bool read = failed.category() == http::make_error_code(http::error::bad_method).category();
   const bool ended = failed == http::error::end_of_stream || failed == http::error::partial_message;

@@ -70,6 +70,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void head_arrived(const Error& error);
   Refused identify();
   void read_body();
+  bool limit_body();
   void body_progressed(const Error& error);
   bool reserve_body();
   void body_arrived();
@@ -100,6 +101,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   HttpRequest request_;           // without its body, while that is read
   ByteBudget::Share body_share_;  // for the bytes of the body that have arrived
   size_t body_reserved_ = 0;      // bytes
+  int64_t most_body_ = 0;         // bytes, of this request
   bool response_begun_ = false;
   std::string out_;  // being written
   bool closed_ = false;

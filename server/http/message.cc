@@ -119,6 +119,12 @@ std::string error_response(ErrorBody error_body, int status, const std::string& 
 }
 
 // X-Accel-Buffering: nginx would hold events back until a buffer is full.
+std::string bytes_head(const HttpRequest& request, uint64_t bytes) {
+  return fmt::format(
+      "HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: {}\r\n{}\r\n",
+      bytes, connection_headers(request.keep_alive, request.request_id));
+}
+
 std::string stream_head(const HttpRequest& request) {
   return fmt::format(
       "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n"

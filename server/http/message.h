@@ -63,6 +63,9 @@ std::string refusal_response(const HttpRequest& request, const Refusal& refusal,
 std::string error_response(ErrorBody error_body, int status, const std::string& message,
                            const std::string& headers = "");
 
+// The head of a response with so many bytes, which follow.
+std::string bytes_head(const HttpRequest& request, uint64_t bytes);
+
 // A stream of events: its head, its chunks, its end.
 std::string stream_head(const HttpRequest& request);
 std::string chunk(std::string_view bytes, bool chunked);

@@ -20,8 +20,9 @@ struct Route {
   using Respond = std::function<std::string(const HttpRequest& request)>;
   using Begin = std::function<std::shared_ptr<Exchange>(std::shared_ptr<Connection> connection,
                                                         HttpRequest request)>;
-  // JSON, which needs its content type; kOptional: or nothing.
-  enum class Body { kNone, kOptional, kJson };
+  // JSON, which needs its content type; kOptional: or nothing. kState: a serialized state, as long
+  // as the model's may be.
+  enum class Body { kNone, kOptional, kJson, kState };
 
   boost::beast::http::verb verb;
   std::string_view path;  // *: any one segment

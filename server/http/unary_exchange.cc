@@ -24,6 +24,12 @@ Route::Begin UnaryExchange::command_handler(ServerCore& core, ToCommand to_comma
       {.to_command = std::move(to_command), .to_object = std::move(to_object), .status = status});
 }
 
+Route::Begin UnaryExchange::command_handler(ServerCore& core, ReadCommand read, ToObject to_object,
+                                            int status) {
+  return handler(
+      core, {.read_command = std::move(read), .to_object = std::move(to_object), .status = status});
+}
+
 Route::Begin UnaryExchange::handler(ServerCore& core, Work work) {
   auto shared = std::make_shared<const Work>(std::move(work));
   return [&core, shared](std::shared_ptr<Connection> connection, HttpRequest request) {
@@ -42,7 +48,8 @@ UnaryExchange::UnaryExchange(std::shared_ptr<Connection> connection, ServerCore&
 void UnaryExchange::begin() {
   self_ = std::static_pointer_cast<UnaryExchange>(shared_from_this());
   Refused refused = core_.availability();
-  if (!refused) refused = work_->text ? admit() : guarded("text", [&] { return post_command(); });
+  if (!refused)
+    refused = !work_->to_command ? admit() : guarded("text", [&] { return post_command(); });
   if (refused) answer(refused, {});
 }
 
@@ -60,9 +67,15 @@ void UnaryExchange::run() {
   std::string object;
   const Refused refused = guarded("text", [&] {
     if (unwanted_) return Refused(refuse(EndReason::kClientGone));
+    if (work_->read_command) {
+      SessionCommand command;
+      Refused wrong = work_->read_command(request_, *model_, &command);
+      std::string().swap(request_.body);
+      return wrong ? wrong : post(std::move(command));
+    }
     return work_->text(std::move(request_.body), *model_, core_.limits(&unwanted_), &object);
   });
-  answer(refused, std::move(object));
+  if (refused || work_->text) answer(refused, std::move(object));
 }
 
 // The engine's thread only posts the result: another thread writes the response.
@@ -71,7 +84,10 @@ Refused UnaryExchange::post_command() {
     return invalid("", "the body must have at most {} bytes here, got {}", kMaxCommandBytes,
                    request_.body.size());
   }
-  SessionCommand command = work_->to_command(request_);
+  return post(work_->to_command(request_));
+}
+
+Refused UnaryExchange::post(SessionCommand command) {
   command.caller = request_.caller;
   if (Refused refused = validate(&command)) return refused;
   auto asked = std::make_shared<SessionCommand>(command);

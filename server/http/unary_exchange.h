@@ -19,6 +19,9 @@ class UnaryExchange final : public Exchange, private Executor::Task {
                                          const WorkLimits& limits, std::string* object)>;
   // Reads a command from the request, on the connection's thread. May throw BadField.
   using ToCommand = std::function<SessionCommand(const HttpRequest& request)>;
+  // The same of a body that may be long, on a text thread.
+  using ReadCommand = std::function<Refused(const HttpRequest& request, const ServedModel& model,
+                                            SessionCommand* command)>;
   // The object for a command's result.
   using ToObject =
       std::function<nlohmann::json(const SessionCommand& command, const SessionResult& result)>;
@@ -26,6 +29,8 @@ class UnaryExchange final : public Exchange, private Executor::Task {
   // Handlers of routes. `status`: of a response that is no refusal.
   static Route::Begin text_handler(ServerCore& core, TextWork work);
   static Route::Begin command_handler(ServerCore& core, ToCommand to_command, ToObject to_object,
+                                      int status = 200);
+  static Route::Begin command_handler(ServerCore& core, ReadCommand read, ToObject to_object,
                                       int status = 200);
 
   void begin() override;
@@ -37,6 +42,7 @@ class UnaryExchange final : public Exchange, private Executor::Task {
   struct Work {
     TextWork text = {};  // or the others
     ToCommand to_command = {};
+    ReadCommand read_command = {};
     ToObject to_object = {};
     int status = 200;
   };
@@ -47,6 +53,7 @@ class UnaryExchange final : public Exchange, private Executor::Task {
   void run() override;
   Refused admit();
   Refused post_command();
+  Refused post(SessionCommand command);
   void answer(Refused refused, std::string object);
 
   ServerCore& core_;

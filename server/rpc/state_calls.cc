@@ -22,10 +22,6 @@ namespace {
 
 constexpr uint64_t kChunk = uint64_t{1} << 20;
 
-Refusal refusal_of(const StateError& error) {
-  return refuse(error.reason(), fmt::format("the state cannot be imported: {}", error.what()));
-}
-
 // One Export call: sends a state in chunks, as fast as the client reads. Deletes itself.
 class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, private Executor::Task {
  public:
@@ -193,19 +189,9 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, priva
 
   Refused check() {
     if (!started_) return invalid("data", "the stream has no message: send the name and the state");
-    const ServingInfo& info = model_->info;
-    try {
-      if (too_long_) {
-        info.check_front(state_);
-        return invalid("data", "a state of this model has at most {} bytes, got more",
-                       info.most_written_bytes);
-      }
-      command_.state = info.read_state(state_);
-    } catch (const StateError& error) {
-      return refusal_of(error);
-    }
+    Refused refused = read_state(model_->info, state_, too_long_, &command_);
     std::string().swap(state_);
-    return {};
+    return refused;
   }
 
   void hand_over() {

@@ -69,6 +69,21 @@ void audit_result(SessionCommand* command) {
 
 }  // namespace
 
+Refused read_state(const ServingInfo& info, std::string_view written, bool cut,
+                   SessionCommand* command) {
+  try {
+    if (cut) {
+      info.check_front(written);
+      return invalid("data", "a state of this model has at most {} bytes, got more",
+                     info.most_written_bytes);
+    }
+    command->state = info.read_state(written);
+    return {};
+  } catch (const StateError& error) {
+    return refuse(error.reason(), fmt::format("the state cannot be imported: {}", error.what()));
+  }
+}
+
 Refused validate(SessionCommand* command) {
   const Kind kind = command->kind;
   if (kind == Kind::kList) return check_page_size(command->limit);

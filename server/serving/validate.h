@@ -94,6 +94,11 @@ Refused check_name(std::string_view field, std::string_view name);
 // is created a name if it has none.
 Refused validate(SessionCommand* command);
 
+// Parses a serialized state for a kImport. `cut`: it had more bytes than any state of this model,
+// and the rest was not read. Every array's values are checked. On a text thread.
+Refused read_state(const ServingInfo& info, std::string_view written, bool cut,
+                   SessionCommand* command);
+
 // A unique name for a request or session: the prefix and 16 random hexadecimal digits.
 std::string make_name(std::string_view prefix);
 

@@ -70,6 +70,8 @@ HTTP = {
     ("DELETE", "/v1/sessions/none/marks/none"): "user",
     ("POST", "/v1/sessions/none/rewind"): "user",
     ("POST", "/v1/sessions/none/accept"): "user",
+    ("GET", "/v1/sessions/none/state"): "user",
+    ("PUT", "/v1/sessions/none/state"): "user",
     ("GET", "/v1/responses/none"): "user",
     ("DELETE", "/v1/responses/none"): "user",
     ("GET", "/tokenizer_info"): "user",

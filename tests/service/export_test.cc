@@ -10,6 +10,7 @@
 
 #include "server/state/state_form.h"
 #include "tests/support/generate_outcome.h"
+#include "tests/support/http_client.h"
 #include "tests/support/server_process.h"
 #include "tests/support/temp_dir.h"
 
@@ -21,7 +22,7 @@ using ::testing::HasSubstr;
 const std::string kDemo = std::string(RECURVE_SOURCE_DIR) + "/weights_tools/demo/";
 
 std::vector<std::string> flags(const std::string& model) {
-  return {"--model", kDemo + model, "--threads", "1"};
+  return {"--model", kDemo + model, "--threads", "1", "--http", "127.0.0.1:0"};
 }
 
 v1::GenerateRequest turn(const std::string& session, const std::string& text) {
@@ -156,6 +157,83 @@ TEST_F(Export, RefusesMismatchesByName) {
         << model;
     EXPECT_EQ(other.stop(), 0);
   }
+}
+
+HttpClient::Response put(int port, const std::string& path, const std::string& state) {
+  HttpClient client(port);
+  client.send("PUT " + path + " HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+              std::to_string(state.size()) + "\r\n\r\n");
+  client.try_send(state);
+  return client.read();
+}
+
+HttpClient::Response get(int port, const std::string& path) {
+  HttpClient client(port);
+  client.get(path);
+  return client.read();
+}
+
+TEST_F(Export, OverHttpIsTheSameAsOverGrpc) {
+  open("web");
+  ask(a_, turn("web", "Once upon a time"));
+  const std::string state = exported(a_, "web");
+  const auto got = get(here_->http_port(), "/v1/sessions/web/state");
+  EXPECT_EQ(got.status, 200);
+  EXPECT_THAT(got.head, HasSubstr("Content-Type: application/octet-stream"));
+  ASSERT_EQ(got.body, state);
+
+  const auto made = put(there_->http_port(), "/v1/sessions/put/state?rewind_tokens=5", state);
+  EXPECT_EQ(made.status, 201) << made.body;
+  EXPECT_EQ(made.object()["position"], a_.get_session("web").position());
+  EXPECT_EQ(made.object()["rewind_tokens"], 5);
+  imported(b_, "rpc", got.body);
+  const std::vector<int32_t> here = ask(a_, turn("web", ""));
+  EXPECT_EQ(ask(b_, turn("put", "")), here);
+  EXPECT_EQ(ask(b_, turn("rpc", "")), here);
+}
+
+TEST_F(Export, OverHttpRefusesByName) {
+  open("refusals");
+  const int port = here_->http_port();
+  EXPECT_EQ(get(port, "/v1/sessions/unknown/state").status, 404);
+  EXPECT_THAT(get(port, "/v1/sessions/refusals/state").body, HasSubstr("absorbed nothing"));
+  ask(a_, turn("refusals", "Once upon a time"));
+  const std::string state = exported(a_, "refusals"), path = "/v1/sessions/new/state";
+  const auto refused = [&](const std::string& bytes, const std::string& query = "") {
+    const auto got = put(port, path + query, bytes);
+    return std::pair(got.status, got.body);
+  };
+  using ::testing::Pair;
+  std::string damaged = state;
+  damaged[damaged.size() / 2] ^= 1;
+  EXPECT_THAT(refused(damaged), Pair(500, HasSubstr("the state cannot be imported")));
+  EXPECT_THAT(refused(state.substr(0, state.size() - 1)),
+              Pair(500, HasSubstr("cannot be imported")));
+  EXPECT_THAT(refused(""), Pair(400, HasSubstr("cannot be imported")));
+  EXPECT_THAT(refused(std::string(100'000, 'x')), Pair(400, HasSubstr("cannot be imported")));
+  EXPECT_THAT(refused(std::string(64 << 20, 'x')), Pair(413, HasSubstr("must have at most")));
+  EXPECT_THAT(refused(state, "?ttl_seconds=soon"), Pair(400, HasSubstr("ttl_seconds")));
+  EXPECT_THAT(refused(state, "?rewind_tokens=-1"), Pair(400, HasSubstr("rewind_tokens")));
+  EXPECT_THAT(refused(state, "?durability=much"), Pair(400, HasSubstr("durability")));
+  EXPECT_EQ(get(port, "/v1/sessions/new").status, 404);
+  EXPECT_EQ(put(port, path, state).status, 201);
+  EXPECT_EQ(put(port, path, state).status, 409);
+}
+
+TEST_F(Export, AClientThatReadsNothingLeavesTheServer) {
+  open("slow");
+  ask(a_, turn("slow", "Once upon a time"));
+  {
+    HttpClient client(here_->http_port(), /*receive_bytes=*/4096);
+    client.get("/v1/sessions/slow/state");
+    EXPECT_THAT(client.read_to("\r\n\r\n"), HasSubstr("200 OK"));
+  }
+  const auto head = [&] {
+    HttpClient client(here_->http_port());
+    client.send("HEAD /v1/sessions/slow/state HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    return client.read_to("\r\n\r\n");
+  }();
+  EXPECT_THAT(head, HasSubstr("Content-Length: " + std::to_string(exported(a_, "slow").size())));
 }
 
 // A state that can be written with other numbers.

@@ -51,19 +51,9 @@ class ServerProcess {
   }
 
   // HOST:PORT, once it serves. Throws with its log if it ends before that. Needs the log file.
-  std::string address() {
-    for (int tries = 0; tries < 6000; ++tries) {
-      const std::string text = log();
-      const size_t at = text.find("event=serving");
-      const size_t port = text.find("port=", at == std::string::npos ? text.size() : at);
-      if (port != std::string::npos && text.find('\n', port) != std::string::npos) {
-        return "127.0.0.1:" + std::to_string(std::stoi(text.substr(port + 5)));
-      }
-      if (ended()) throw std::runtime_error("recurve-server ended: " + log());
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    throw std::runtime_error("recurve-server does not serve: " + log());
-  }
+  std::string address() { return "127.0.0.1:" + std::to_string(port_of("event=serving ")); }
+  // Of --http, the same.
+  int http_port() { return port_of("event=serving_http "); }
 
   void signal(int number) { kill(pid_, number); }
   // Waits for its end; exit status, or 128 + the signal that ended it.
@@ -106,6 +96,20 @@ class ServerProcess {
   }
 
  private:
+  // Of the line of the log with this event.
+  int port_of(const std::string& event) {
+    for (int tries = 0; tries < 6000; ++tries) {
+      const std::string text = log();
+      const size_t at = text.find(event);
+      const size_t port = text.find("port=", at == std::string::npos ? text.size() : at);
+      if (port != std::string::npos && text.find('\n', port) != std::string::npos) {
+        return std::stoi(text.substr(port + 5));
+      }
+      if (ended()) throw std::runtime_error("recurve-server ended: " + log());
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    throw std::runtime_error("recurve-server does not serve: " + log());
+  }
   static std::string binary() {
     return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "recurve-server";
   }

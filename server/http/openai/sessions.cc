@@ -8,6 +8,7 @@
 
 #include "server/http/body_fields.h"
 #include "server/http/openai/fields/request_fields.h"
+#include "server/http/openai/state_export.h"
 #include "server/http/unary_exchange.h"
 
 namespace recurve {
@@ -41,8 +42,7 @@ std::string mark_of(const HttpRequest& request) {
   return string_of(short_body(request, {"mark"}), "mark").value_or("");
 }
 
-std::optional<Durability> durability_of(const ClientJson& body) {
-  const auto name = string_of(body, "durability");
+std::optional<Durability> durability_of(const std::optional<std::string>& name) {
   if (!name) return {};
   if (*name == "none") return Durability::kNone;
   if (*name == "local") return Durability::kLocal;
@@ -125,7 +125,7 @@ SessionCommand to_open(const HttpRequest& request) {
   return {.kind = Kind::kOpen,
           .name = std::move(name),
           .ttl_seconds = number_of(body, "ttl_seconds"),
-          .durability = durability_of(body),
+          .durability = durability_of(string_of(body, "durability")),
           .rewind_tokens = integer_of(body, "rewind_tokens").value_or(0)};
 }
 
@@ -135,7 +135,7 @@ SessionCommand to_fork(const HttpRequest& request) {
           .name = request.names.front(),
           .other = string_of(body, "session").value_or(""),
           .ttl_seconds = number_of(body, "ttl_seconds"),
-          .durability = durability_of(body)};
+          .durability = durability_of(string_of(body, "durability"))};
 }
 
 SessionCommand to_list(const HttpRequest& request) {
@@ -178,6 +178,30 @@ SessionCommand to_accept(const HttpRequest& request) {
   return {.kind = Kind::kAccept, .name = request.names.front()};
 }
 
+// A number of the query.
+std::optional<double> number_of(const HttpRequest& request, const char* field) {
+  const auto text = query_field(request.query, field);
+  if (!text) return {};
+  double value = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+  if (error == std::errc() && end == text->data() + text->size()) return value;
+  throw BadField(field, fmt::format("{} must be a number, got \"{}\"", field, cut(*text)));
+}
+
+Refused read_import(const HttpRequest& request, const ServedModel& model, SessionCommand* command) {
+  const double tokens = number_of(request, "rewind_tokens").value_or(0);
+  if (!(tokens >= 0 && tokens <= kMostRewindTokens)) {
+    throw BadField("rewind_tokens", fmt::format("rewind_tokens must be in [0, {}], got {}",
+                                                kMostRewindTokens, tokens));
+  }
+  *command = {.kind = Kind::kImport,
+              .name = request.names.front(),
+              .ttl_seconds = number_of(request, "ttl_seconds"),
+              .durability = durability_of(query_field(request.query, "durability")),
+              .rewind_tokens = static_cast<int64_t>(tokens)};
+  return read_state(model.info, request.body, /*cut=*/false, command);
+}
+
 std::vector<Route> session_routes(ServerCore& core) {
   using enum Route::Body;
   constexpr int kCreated = 201;
@@ -194,6 +218,10 @@ std::vector<Route> session_routes(ServerCore& core) {
       {verb::delete_, "/v1/sessions/*/marks/*", kNone, answer(to_unmark, session_json)},
       {verb::post, "/v1/sessions/*/rewind", kJson, answer(to_rewind, session_json)},
       {verb::post, "/v1/sessions/*/accept", kNone, answer(to_accept, session_json)},
+      {verb::get, "/v1/sessions/*/state", kNone, StateExport::handler(core)},
+      {verb::put, "/v1/sessions/*/state", kState,
+       UnaryExchange::command_handler(core, UnaryExchange::ReadCommand(read_import), session_json,
+                                      kCreated)},
   };
 }
 
