@@ -26,7 +26,7 @@ void check_state_type(const Model& model, DType wanted) {
     if (array.dtype == wanted) return;
   }
   throw std::runtime_error(fmt::format(
-      "the states of this model ({}: {}) are vectors, which are kept in fp32: leave out "
+      "the states of this model ({}: {}) are vectors, which are stored in fp32: leave out "
       "that states be bf16",
       model.info().family, model.info().description));
 }

@@ -409,8 +409,8 @@ int serve(const Options& options) {
 // handler returns.
 extern "C" void log_abort(int) {
   static constexpr std::string_view kSentence =
-      "recurve-server: a library ended the process, as it does without memory or threads: raise "
-      "their limits, or see the lines above\n";
+      "recurve-server: a library ended the process: see the lines above; if memory or threads ran "
+      "out, raise their limits\n";
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kSentence.data(), kSentence.size());
 }
 

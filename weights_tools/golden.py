@@ -1,9 +1,9 @@
-"""Makes small random checkpoints of a family's exact format and their golden results.
+"""Writes small random checkpoints in a family's exact format, with golden results.
 
 A case is a directory: config.json, model.safetensors (or shards and index), golden.safetensors.
-golden.safetensors, for each sequence s: tokens.s I32 [T], logits.s F32 [T, V], and the state after
-the last token, C.s [blocks, H, DK, DV], n.s [blocks, H, DK], m.s [blocks, H], all F32. Computed by
-the step recurrence in fp64 from the weights as stored, each sequence from a zero state.
+golden.safetensors has for each sequence s: tokens.s I32 [T], logits.s F32 [T, V], and the state after
+the last token, C.s [blocks, H, DK, DV], n.s [blocks, H, DK], m.s [blocks, H], all F32. The
+step recurrence computes them in fp64 from the weights as stored, each sequence from a zero state.
 """
 
 import dataclasses

@@ -1,10 +1,10 @@
 """Prints the properties of a checkpoint and the cost of serving it. Needs numpy only.
 
-Decode floor: a step reads the weights in bf16 (all but an embedding that is not the head, and experts that no
-session's token goes to, where they go to all evenly) and reads and writes the state of each session, fp32 (--state bf16: its matrices in bf16), convolution windows
-bf16; or its FLOPs, where they take
-longer. Prefill floor: the FLOPs of a token's weights, head left out, and of its mixer in chunks of 64,
-full squares counted; a prompt, however short, takes as long as the weights take to be read.
+The decode floor is the time to read the weights in bf16 and to read and write the state of each session, or the time
+of the step's FLOPs if that is longer. It leaves out an embedding that is not the head, and experts that no token
+selects if all are selected equally often. States are in fp32 (--state bf16: matrices in bf16), convolution windows in
+bf16. The prefill floor is the time of a token's FLOPs: its weights without the head, and its mixer in chunks of 64 as
+full squares. A prompt takes at least the time to read the weights.
 """
 
 import json

@@ -1,10 +1,8 @@
 """Packs the matrices of a checkpoint's linear layers into eight or four bits, as the server does at load.
 
 Reads a directory that the server reads, and writes another: config.json and the files next to it as they
-are, and safetensors in which each matrix of a linear layer, (N, K), is stored packed. K is filled up with
+are, and safetensors in which each matrix of a linear layer, (N, K), is stored packed. K is padded with
 zeros to a multiple of 64, and 64 columns of a row, a group, share a scale s and, in int4, a minimum m:
-
-The matrices of all experts of a layer, one tensor (E, N, K) or one for each expert, are stored as one of E N rows.
 
   NAME.int8         I8 [N, K]            w = s q, q from -127 to 127
   NAME.int8.scales  BF16 [N, K / 64]     s
@@ -12,6 +10,7 @@ The matrices of all experts of a layer, one tensor (E, N, K) or one for each exp
                                          bits: bits 4 i to 4 i + 3 of word j are the q of column 16 i + j
   NAME.int4.scales  BF16 [N, K / 64, 2]  s and m
 
+The matrices of all experts of a layer, one tensor (E, N, K) or one for each expert, are stored as one of E N rows.
 Embedding and head are packed too, in the format of --head. Norms, biases, convolutions, decays and matrices
 of ops other than linear layers are not changed. There is no calibration: the bits are those of
 `recurve-server --weights`, which uses such matrices in place, in the mapped files (--map-weights): they lie at multiples

@@ -1,4 +1,4 @@
-"""Writes a checkpoint of random weights: a directory to try a family, a size or a server with.
+"""Writes a checkpoint of random weights, to try a family, a size or a server.
 
 The layout is that of the config's family: matrices that preserve the size of activations, norms near 1, other values
 small; a seed gives the same values on every machine. --tokenizer adds the tokenizer of another directory, whose ids

@@ -64,12 +64,12 @@ def pages_in_groups(path, header):
     while base is not None:
         file = path.parent / f"state-{base['id']}"
         if not file.is_file():
-            raise ValueError(f"{path} has pages in page group {base['id']}, which is not the file {file}")
+            raise ValueError(f"{path} needs page group {base['id']}: put its file at {file}")
         if file.read_bytes()[24:32] != bytes.fromhex(base["checksum"])[::-1]:
             raise ValueError(f"{file} is not the page group that {path} was written with")
         _, group, pieces = read_file(file)
         if list(pieces) != [f"page {page}" for page in range(group["first"], end)]:
-            raise ValueError(f"{file} is damaged: its pages are not those before the ones that follow")
+            raise ValueError(f"{file} is damaged: its pages do not end before those of the next group")
         pages |= pieces
         end, base = group["first"], group.get("base")
     return pages
@@ -79,19 +79,19 @@ def read_file(path):
     """(version, header, {name: bytes of a piece}) of a state or a page group."""
     raw = path.read_bytes()
     if len(raw) < 32 or raw[:8] != MAGIC:
-        raise ValueError(f"{path} is no state: it does not begin as one")
+        raise ValueError(f"{path} is not a state: its first 8 bytes are not those of a state")
     version, header_bytes, data_bytes, header_sum = struct.unpack_from("<IIQQ", raw, 8)
     if version > VERSION:
-        raise ValueError(f"{path} is written in version {version}, and this program reads up to version {VERSION}")
+        raise ValueError(f"{path} has format version {version}, this program reads up to {VERSION}: use a newer program")
     if version == 0:
-        raise ValueError(f"{path} is damaged: unknown version 0")
+        raise ValueError(f"{path} is damaged: its format version is 0, expected at least 1")
     if version < OLDEST:
-        raise ValueError(f"{path} is written in version {version}, and this program reads from version {OLDEST} on")
+        raise ValueError(f"{path} has format version {version}, this program reads from {OLDEST} on: use an older program")
     data_begin = 32 + header_bytes
     if len(raw) != data_begin + data_bytes:
-        raise ValueError(f"{path} has {len(raw)} bytes, which is not the length in its header")
+        raise ValueError(f"{path} has {len(raw)} bytes, its header gives another size")
     if checksum(raw[:24] + raw[32:data_begin]) != header_sum:
-        raise ValueError(f"{path} is damaged: its header is not what was written")
+        raise ValueError(f"{path} is damaged: the checksum of its header differs")
     header = json.loads(raw[32:data_begin])
     return version, header, pieces_of(path, header, raw[data_begin:])
 
@@ -103,10 +103,10 @@ def pieces_of(path, header, data):
         piece = data[at : at + entry["bytes"]]
         at += len(piece)
         if len(piece) != entry["bytes"] or f"{checksum(piece):016x}" != entry["checksum"]:
-            raise ValueError(f"{path} is damaged: what it has as {entry['name']} is not what was written")
+            raise ValueError(f"{path} is damaged: the checksum of its piece {entry['name']} differs")
         pieces[entry["name"]] = piece
     if at != len(data):
-        raise ValueError(f"{path} is damaged: its pieces are not what its data is")
+        raise ValueError(f"{path} is damaged: the sizes of its pieces and of its data differ")
     return pieces
 
 
@@ -148,8 +148,8 @@ def describe(path, state):
     header = state.header
     pending = header.get("pending")
     lines = [
-        f"state      {path}, version {state.version} of the form",
-        f"model      {header['model']}, weights in {header['weights']}, prompts cut every {header['chunk']} tokens",
+        f"state      {path}, format version {state.version}",
+        f"model      {header['model']}, weights in {header['weights']}, prompts in chunks of {header['chunk']} tokens",
         f"position   {header['position']} tokens, pending token {'none' if pending is None else pending}",
         f"history    {len(seen_ids(state))} different ids",
     ]

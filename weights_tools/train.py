@@ -1,10 +1,10 @@
 """Trains a small xLSTM on public-domain books and writes it in the Hub's xLSTM format.
 
-The defaults are the recipe of the checkpoint in weights_tools/demo/xlstm-books. The text is one
-stream of chapters cut into rows; each row is walked in segments with its state carried over, so the
-model meets long sessions; now and then a row leaves for the next paragraph's beginning with a zero
-state and BOS before it, as a new session does. Each epoch starts at another offset. What is written
-and measured is the exponential moving average of the weights, rounded to bf16.
+The defaults are those of the checkpoint in weights_tools/demo/xlstm-books. The text is one stream of
+chapters, which is divided into rows. Each row is read in segments and keeps its state from one
+segment to the next, as in a long session. With the probability --reset, a row continues at the next
+paragraph with a zero state and BOS, as a new session does. Each epoch starts at another offset. The
+exponential moving average of the weights, rounded to bf16, is written and measured.
 """
 
 import json
@@ -18,12 +18,12 @@ from weights_tools.families import xlstm
 def add_arguments(parser):
     add = parser.add_argument
     add("--tokenizer", type=pathlib.Path, help="use this tokenizer.model instead of training one")
-    add("--vocab-size", type=int, default=4096)
+    add("--vocab-size", type=int, default=4096, help="pieces of the tokenizer")
     add("--threads", type=int, default=8, help="threads of tokenizer training")
-    add("--hidden-size", type=int, default=256)
-    add("--blocks", type=int, default=8)
-    add("--heads", type=int, default=4)
-    add("--ffn-factor", type=float, default=2.667)
+    add("--hidden-size", type=int, default=256, help="width of the model")
+    add("--blocks", type=int, default=8, help="blocks of the model")
+    add("--heads", type=int, default=4, help="heads of a block")
+    add("--ffn-factor", type=float, default=2.667, help="width of the feed-forward layer over --hidden-size")
     add("--chunk", type=int, default=64, help="chunk of the mLSTM's parallel form")
     add_training_arguments(parser)
 
@@ -33,23 +33,23 @@ def add_training_arguments(parser):
     add = parser.add_argument
     add("--data", required=True, type=pathlib.Path, help="folder with the books' text files")
     add("--out", required=True, type=pathlib.Path, help="checkpoint directory to write")
-    add("--held-out", type=float, default=0.04, help="last share of each book, for validation")
-    add("--epochs", type=float, default=21)
-    add("--max-minutes", type=float, help="end the schedule early at this wall-clock time")
+    add("--held-out", type=float, default=0.04, help="part of each book for validation, at its end, 0 to 1")
+    add("--epochs", type=float, default=21, help="passes over the text")
+    add("--max-minutes", type=float, help="end the schedule after this time, in minutes")
     add("--rows", type=int, default=64, help="rows of the batch")
     add("--segment", type=int, default=512, help="tokens of a segment")
     add("--reset", type=float, default=0.05, help="probability that a row starts again at the next paragraph")
-    add("--learning-rate", type=float, default=3e-3)
+    add("--learning-rate", type=float, default=3e-3, help="highest learning rate of AdamW")
     add("--warmup", type=int, default=150, help="warm-up steps")
-    add("--weight-decay", type=float, default=2.0)
-    add("--dropout", type=float, default=0.15)
-    add("--ema", type=float, default=0.996)
-    add("--clip", type=float, default=1.0)
+    add("--weight-decay", type=float, default=2.0, help="weight decay of AdamW")
+    add("--dropout", type=float, default=0.15, help="probability of dropout")
+    add("--ema", type=float, default=0.996, help="decay of the moving average of the weights, a step")
+    add("--clip", type=float, default=1.0, help="largest norm of the gradient")
     add("--evaluate-every", type=float, default=3, help="epochs between evaluations")
-    add("--seed", type=int, default=1)
-    add("--device", default="cuda")
+    add("--seed", type=int, default=1, help="seed of weights and batches")
+    add("--device", default="cuda", help="device of PyTorch, e.g. cuda or cpu")
     add("--no-compile", action="store_true", help="do not try torch.compile")
-    add("--limit", type=int, help="use this many chapters of each book only (to try it out)")
+    add("--limit", type=int, help="use only this many chapters of each book, for a test")
 
 
 def main(options):

@@ -364,7 +364,7 @@ void Client::wait_until_serving(std::chrono::system_clock::time_point deadline,
   // What the last probe that was answered in time found; the next may be held up.
   ClientError found(ClientError::Kind::kUnreachable, grpc::StatusCode::UNAVAILABLE,
                     fmt::format("nothing answers at {}", address()),
-                    "is it a Recurve server, and does its machine keep up?");
+                    "check that a Recurve server listens there, and the load of its machine");
   for (;;) {
     const auto remaining = deadline - std::chrono::system_clock::now();
     const bool last = remaining <= 0ms;
@@ -372,9 +372,10 @@ void Client::wait_until_serving(std::chrono::system_clock::time_point deadline,
     probe.timeout = std::clamp<std::chrono::duration<double>>(remaining, 500ms, 5s);
     try {
       if (health(probe) == Health::kServing) return;
-      found = ClientError(ClientError::Kind::kUnavailable, grpc::StatusCode::UNAVAILABLE,
-                          fmt::format("the server at {} does not serve yet, or no more", address()),
-                          "it loads its model or stops: 'recurve info' prints which");
+      found =
+          ClientError(ClientError::Kind::kUnavailable, grpc::StatusCode::UNAVAILABLE,
+                      fmt::format("the server at {} is loading its model or stopping", address()),
+                      "'recurve info' prints which");
     } catch (const ClientError& error) {
       const bool answered = error.code() != grpc::StatusCode::DEADLINE_EXCEEDED;
       const bool may_come = error.kind() == ClientError::Kind::kUnreachable ||

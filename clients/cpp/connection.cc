@@ -37,8 +37,8 @@ void check_address(const std::string& address) {
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos || colon == 0 || address.find('/') != std::string::npos ||
       !is_decimal_port(std::string_view(address).substr(colon + 1))) {
-    throw std::invalid_argument(
-        fmt::format("a server's address is HOST:PORT, e.g. 127.0.0.1:50051, not '{}'", address));
+    throw std::invalid_argument(fmt::format(
+        "the server's address must be HOST:PORT, e.g. 127.0.0.1:50051, got '{}'", address));
   }
 }
 
@@ -52,15 +52,14 @@ std::string read_pem(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
   if (!in || text.find("-----BEGIN ") == std::string::npos) {
-    throw std::invalid_argument(fmt::format("\"{}\" is no file of PEM that can be read", path));
+    throw std::invalid_argument(fmt::format("\"{}\" cannot be read, or is not a PEM file", path));
   }
   return text;
 }
 
 std::shared_ptr<grpc::ChannelCredentials> make_credentials(const ClientTls& tls) {
   if (tls.cert.empty() != tls.key.empty()) {
-    throw std::invalid_argument(
-        "a client's certificate needs its key, and the key the certificate");
+    throw std::invalid_argument("a client certificate and its key must be given together");
   }
   if (tls.ca.empty() && tls.cert.empty()) return grpc::InsecureChannelCredentials();
   return grpc::SslCredentials({.pem_root_certs = tls.ca == "system" ? "" : read_pem(tls.ca),
@@ -101,8 +100,7 @@ class KeyShowers final : public grpc::experimental::ClientInterceptorFactoryInte
 void check_key(const std::string& key) {
   const auto plain = [](char c) { return c > ' ' && c < 127; };
   if (std::all_of(key.begin(), key.end(), plain)) return;
-  throw std::invalid_argument(
-      "a key is one word of ASCII, as `recurve keys new` prints it, and the one given is not");
+  throw std::invalid_argument("the key must be one word of ASCII, as `recurve keys new` prints it");
 }
 
 std::shared_ptr<grpc::Channel> make_channel(const Endpoint& endpoint) {
@@ -144,7 +142,7 @@ std::string hint_for(const grpc::Status& status, const grpc::ClientContext& cont
     case grpc::StatusCode::UNAUTHENTICATED:
       return "give the key with --key-file FILE, or in RECURVE_KEY";
     case grpc::StatusCode::UNIMPLEMENTED:
-      return "the server does not know this call: is it a Recurve server of this version?";
+      return "use a client of the server's version, and check that it is a Recurve server";
     default:
       return "";
   }
@@ -172,10 +170,10 @@ std::string hint_for_lost(const std::string& cause, const std::string& address, 
     return cause.find(word) != std::string::npos;
   };
   if (tls && (mentions("certificate") || mentions("CERTIFICATE"))) {
-    return "name the server as its certificate does, and with --tls-ca who has signed that";
+    return "use a host name from the server's certificate, and give its CA with --tls-ca";
   }
   if (!tls && was_open(cause)) {
-    return "a server that speaks TLS ends such a connection: give --tls-ca FILE";
+    return "if the server uses TLS, give --tls-ca FILE";
   }
   return fmt::format("start one there: recurve-server --model DIR --listen {}", address);
 }

@@ -16,26 +16,26 @@ namespace recurve::loadgen {
 namespace {
 
 constexpr const char* kAbout =
-    "Loads a Recurve server and reports what its users would have seen.\n\n"
-    "  recurve-loadgen                      8 streams, each asking again as soon as it is "
-    "answered\n"
-    "  recurve-loadgen --streams 64         the same with 64: the highest throughput\n"
+    "Send load to a Recurve server, and report the latencies and rates that its users see.\n\n"
+    "  recurve-loadgen                      8 streams; each sends its next request after its "
+    "answer\n"
+    "  recurve-loadgen --streams 64         64 streams, for the highest throughput\n"
     "  recurve-loadgen --rate 5             5 requests a second, Poisson: latency as users see it\n"
     "  recurve-loadgen --sweep --html r.html  the highest rate that holds the service level\n"
-    "  recurve-loadgen --trace day.csv      arrivals and lengths as a file has them\n\n"
-    "Prompts are random token ids, unless --prompts gives texts; answers do not end before the\n"
-    "length that was drawn. A latency begins when its request was due to be sent, so a load\n"
-    "generator or a server that stalls does not hide what it delays.";
+    "  recurve-loadgen --trace day.csv      the arrivals and lengths in a file\n\n"
+    "Prompts are random token ids, unless --prompts gives texts. Answers have exactly the "
+    "length\nthat was drawn. Latency is measured from the time at which a request was due to be "
+    "sent, so it\nincludes every stall of the server and of the load generator.";
 
 constexpr const char* kFooter =
     "A LENGTH is a number (64), uniform:LOW-HIGH, or lognormal:MEDIAN,SIGMA (lognormal:1024,0.5).\n"
     "A trace has a request a line: ARRIVAL_SECONDS,PROMPT_TOKENS,OUTPUT_TOKENS, or JSON:\n"
     "{\"arrival\": 0.25, \"prompt_tokens\": 374, \"output_tokens\": 44}.\n"
-    "The form of --json is documented in clients/loadgen/report/report_json.h.\n\n"
+    "The format of --json is documented in clients/loadgen/report/report_json.h.\n\n"
     "Exit codes: 0 done; 1 no request was answered, or the server failed; 2 wrong use; 3 no "
     "server\n"
-    "can be reached; 4 it loads its model or drains; 130 interrupted (the report is of what was "
-    "seen).\n";
+    "can be reached; 4 it is loading its model or draining; 130 interrupted (the report covers the "
+    "time until then).\n";
 
 // A check that does not crowd the help with its bounds; what it refuses names them.
 template <class T>
@@ -51,7 +51,7 @@ void add_load(CLI::App& app, Options* o) {
                                    "second");
   const auto sweep = app.add_flag("--sweep", o->sweep,
                                   "Run open loops at several rates: find the highest that meets "
-                                  "the service level, then load twice that");
+                                  "the service level, then run one at twice that rate");
   streams->check(within(1, 100'000))->excludes(rate)->excludes(sweep)->group("Load");
   rate->check(within(1e-3, 1e6))->excludes(sweep)->group("Load");
   sweep->group("Load");
@@ -59,8 +59,9 @@ void add_load(CLI::App& app, Options* o) {
       app.add_option("--arrivals", o->arrivals, "Arrival process of an open loop [poisson]"),
       {{"poisson", ArrivalKind::kPoisson}, {"constant", ArrivalKind::kConstant}})
       ->group("Load");
-  app.add_option("--sweep-start", o->sweep_first_rate,
-                 "First rate of the sweep [70 % of what a closed loop of all slots reaches]")
+  app.add_option(
+         "--sweep-start", o->sweep_first_rate,
+         "First rate of the sweep [70 % of the rate that a closed loop of all slots reaches]")
       ->check(within(1e-3, 1e6))
       ->needs(sweep)
       ->group("Load");
@@ -142,7 +143,8 @@ void add_output(CLI::App& app, Options* o, double* ttft_ms, double* tpot_ms) {
       ->capture_default_str()
       ->check(within(1e-3, 1e9))
       ->group("Service level");
-  app.add_option("--html", o->html_file, "Write a report with charts, one file that needs no other")
+  app.add_option("--html", o->html_file,
+                 "Write a report with charts to this file, which needs no other files")
       ->type_name("FILE")
       ->group("Output");
   app.add_option("--json", o->json_file,

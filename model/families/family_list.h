@@ -32,21 +32,21 @@ struct Incomplete {
 };
 
 inline constexpr Incomplete kIncomplete[] = {
-    {"bamba", "its Mamba-2 and attention are here, but not their combination in its layers"},
-    {"jamba", "its Mamba, attention and experts are here, but not their combination in its layers"},
-    {"lfm2", "its attention is here, but not its gated short convolutions"},
-    {"zamba2", "its Mamba-2 is here, but not attention that layers share"},
+    {"bamba", "Mamba-2 and attention are supported, but not combined as in its layers"},
+    {"jamba", "Mamba, attention and experts are supported, but not combined as in its layers"},
+    {"lfm2", "attention is supported, but not its gated short convolutions"},
+    {"zamba2", "Mamba-2 is supported, but not attention that layers share"},
     {"olmo_hybrid",
-     "its gated delta rule and attention are here, but not its norms after attention"},
+     "the gated delta rule and attention are supported, but not its norms after attention"},
     {"kimi_linear",
-     "its delta rule with decays of channels and experts are here, but neither latent attention "
-     "nor "
-     "low-rank gates"},
-    {"kda", "its delta rule with decays of channels is here, but not its low-rank gates"},
-    {"rwkv", "of RWKV there is version 7; versions 4 to 6 have other recurrences"},
-    {"rwkv5", "of RWKV there is version 7; versions 4 to 6 have other recurrences"},
-    {"rwkv6", "of RWKV there is version 7; versions 4 to 6 have other recurrences"},
-    {"rwkv6qwen2", "it is Qwen2 distilled into RWKV-6, and of RWKV there is version 7"},  // QRWKV6
+     "the delta rule with decays of channels and experts are supported, but not latent attention "
+     "and low-rank gates"},
+    {"kda", "the delta rule with decays of channels is supported, but not its low-rank gates"},
+    {"rwkv", "of RWKV, only version 7 is supported"},
+    {"rwkv5", "of RWKV, only version 7 is supported"},
+    {"rwkv6", "of RWKV, only version 7 is supported"},
+    {"rwkv6qwen2",
+     "it is Qwen2 distilled into RWKV-6; of RWKV, only version 7 is supported"},  // QRWKV6
 };
 
 }  // namespace recurve

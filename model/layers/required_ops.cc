@@ -34,7 +34,7 @@ DType require_state(const Backend& backend, std::string_view family, std::string
     const auto& found = backend.kernels().*member;
     if (op != name || found.bf16_state) return;
     throw MissingKernels(fmt::format(
-        "backend '{}' cannot keep states of models of the family {} in bf16: its kernel of {}, "
+        "backend '{}' cannot store states of models of the family {} in bf16: its kernel of {}, "
         "'{}', is for fp32 alone",
         backend.name(), family, op, found.implementation));
   });

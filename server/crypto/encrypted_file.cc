@@ -126,7 +126,7 @@ class EncryptedReader final : public FileSystem::Reader {
     const bool no_tenant = first->part == kNoPart;
     const bool whole = no_tenant || (first->offset == offset && first->number == 0 &&
                                      last->offset + last->bytes == offset + bytes);
-    if (!same || !whole) unreadable("the bytes are not one whole part");
+    if (!same || !whole) unreadable("the bytes are not exactly one part");
     if (no_tenant) return std::nullopt;
     Sealed found{header_of(first->part), {}};
     const uint64_t from = first->at - kLength;

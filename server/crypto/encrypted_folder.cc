@@ -84,8 +84,8 @@ SecretKey open_folder_key(FileSystem& folder, const std::vector<SecretKey>& keys
   const auto opened = unwrap_folder_key(read_all(folder, std::string(kFolderKeyFile)), keys);
   if (!opened) {
     fail(
-        "no key of --state-keys opens --state-dir: add the key that it was written with to the "
-        "file, after the first one");
+        "no key in --state-keys decrypts --state-dir: add the key that it was written with after "
+        "the first one");
   }
   if (opened->opened_by == 0) return opened->key;
   try {

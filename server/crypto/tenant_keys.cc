@@ -84,7 +84,7 @@ TenantKey TenantKeys::for_writing(std::string_view tenant) {
 SecretKey TenantKeys::for_reading(const std::string& id, std::string_view tenant) {
   const auto missing = [&](const std::string& why) {
     return KeyMissing(
-        fmt::format("it is sealed with a missing key of tenant \"{}\": {}", tenant, why));
+        fmt::format("it is encrypted with a missing key of tenant \"{}\": {}", tenant, why));
   };
   const std::lock_guard lock(mutex_);
   try {

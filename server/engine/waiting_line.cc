@@ -177,7 +177,7 @@ StreamEnd WaitingLine::refusal(const Sequence& waiting) const {
   if (waiting.prompt.ids.empty()) {
     const bool begun = session != nullptr && session->at.position > 0;
     return refuse(EndReason::kInvalid,
-                  fmt::format("there is nothing to absorb: the prompt is empty{}",
+                  fmt::format("the prompt is empty{}: send text or ids",
                               begun ? ", and the session has no pending token" : ""));
   }
   const std::string too_long = too_long_for(waiting);
@@ -223,13 +223,13 @@ std::string WaitingLine::too_long_for(const Sequence& waiting) const {
   const StateLayout& layout = pool_.layout();
   const auto pages = static_cast<size_t>(StateLayout::pages(absorbed + tokens));
   const size_t bytes = pages * layout.page_bytes();
-  std::string limit = fmt::format("a state counts up to {}", most);
+  std::string limit = fmt::format("a state has at most {} tokens", most);
   if (layout.grows()) limit = fmt::format("the model's context is {} tokens", most);
   if (most < most_tokens_) {
-    limit = fmt::format("page_bytes of tenant \"{}\" holds {} tokens: page_bytes {} would do",
+    limit = fmt::format("page_bytes of tenant \"{}\" holds {} tokens: raise it to {}",
                         caller.tenant_name, most, bytes);
   } else if (layout.grows() && most == pool_.pages() * kPageTokens) {
-    limit = fmt::format("--kv-memory holds {} tokens: --kv-memory {} would do", most, bytes);
+    limit = fmt::format("--kv-memory holds {} tokens: raise it to {}", most, bytes);
   }
   return fmt::format(
       "prompt and max_tokens must be at most {} tokens, got {}: the session has {}, and {}",

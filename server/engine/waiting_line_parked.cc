@@ -82,10 +82,9 @@ bool WaitingLine::check_session(Line& one) {
     read->reason = loaded.reason;
   });
   if (room == SessionStore::Room::kNone) {
-    return refuse(
-        EndReason::kNoMemory,
-        "there is no host memory for the session's state, which is on the disk: try again "
-        "later, or raise --session-memory");
+    return refuse(EndReason::kNoMemory,
+                  "not enough host memory for the session's state, which is on the disk: try again "
+                  "later, or raise --session-memory");
   }
   read->under_way = session.residency == Residency::kLoading;
   wait_for_disk(one, read, nullptr);

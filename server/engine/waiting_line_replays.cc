@@ -75,7 +75,7 @@ void WaitingLine::resume_replay(Line& one, Clock::time_point now) {
   if (!read->error.empty()) {
     sessions_.cancel_replay(*sequence.replay,
                             {.reason = read->reason,
-                             .message = "the state to go back to cannot be read: " + read->error});
+                             .message = "the state to return to cannot be read: " + read->error});
     return queue_.count_removed(1);
   }
   sequence.replay->begin.image = std::move(read->image);

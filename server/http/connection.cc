@@ -99,7 +99,7 @@ Refused Connection::identify() {
   Refused refused = check_role(caller_, least);
   if (refused || least == Role::kUser || context_.options.operators) return refused;
   return refuse(EndReason::kForbidden,
-                "operators have a separate listener: ask at --admin or --metrics");
+                "this path is for operators: use the address of --admin or --metrics");
 }
 
 // The body is not read, and the connection is closed.

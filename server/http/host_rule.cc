@@ -72,13 +72,13 @@ std::string origin_problem(std::string_view host, std::string_view origin,
                      });
   if (!known) {
     return fmt::format(
-        "Host \"{}\" is not known to be this server's: name it with --http-origin {}", cut(host),
-        cut(name));
+        "Host \"{}\" is not an allowed name of this server: allow it with --http-origin {}",
+        cut(host), cut(name));
   }
   const bool own =
       origin.empty() || (!host.empty() && origin == fmt::format("{}://{}", scheme, host));
   if (own || std::find(allowed.begin(), allowed.end(), origin) != allowed.end()) return {};
-  return fmt::format("pages of \"{}\" may not use this server: name it with --http-origin",
+  return fmt::format("pages of \"{}\" may not use this server: allow them with --http-origin",
                      cut(origin));
 }
 

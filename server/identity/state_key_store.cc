@@ -30,7 +30,7 @@ OpenedFolderKey read_folder_key(const fs::path& folder, const std::vector<Secret
   const auto opened = unwrap_folder_key(read_whole_file(folder / kFolderKeyFile), keys);
   if (opened) return *opened;
   throw std::runtime_error(
-      fmt::format("no key of the file opens \"{}\": add the key that it was wrapped with",
+      fmt::format("no key of the file decrypts \"{}\": add the key that encrypted it",
                   (folder / kFolderKeyFile).string()));
 }
 

@@ -151,7 +151,7 @@ OpenedTenantKey unwrap_tenant_key(std::string_view wrapped, std::string_view id,
   }
   const std::string own = to_hex(text.text.substr(sizeof(SecretKey), kStateKeyIdBytes));
   if (own != id) {
-    refuse(fmt::format("{} is a copy of the file {}: restore the right one", file,
+    refuse(fmt::format("{} is a copy of the file {}: restore the original", file,
                        file_of_tenant_key(own)));
   }
   return {{.id = own, .tenant = text.text.substr(kBegin), .key = key_from(text.text)}, k};

@@ -77,7 +77,7 @@ std::string InputTensor::text() {
     text = std::move(*raw_);
     text.erase(0, sizeof size);
   }
-  if (!is_valid_utf8(text)) refuse(input_, "must be valid UTF-8, and is not");
+  if (!is_valid_utf8(text)) refuse(input_, "must be valid UTF-8");
   return text;
 }
 

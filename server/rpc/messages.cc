@@ -83,7 +83,8 @@ Refused parse(std::string_view bytes, google::protobuf::Message* message) {
   size_t count = 0;
   count_values(bytes, *message->GetDescriptor(), kMostLevels, most, &count);
   if (count > most) {
-    return invalid("", "the message must have fewer small values: these would take more than {} MB",
+    return invalid("",
+                   "the message must have fewer values: decoded they would take more than {} MB",
                    most >> 20);
   }
   {
@@ -94,7 +95,7 @@ Refused parse(std::string_view bytes, google::protobuf::Message* message) {
   const std::string field = invalid_string(std::string(bytes), *message->GetDescriptor());
   const std::string& type = message->GetDescriptor()->name();
   if (field.empty()) return invalid("", "the message is not a {}", type);
-  return invalid(field, "{} must be valid UTF-8, and is not", field);
+  return invalid(field, "{} must be valid UTF-8", field);
 }
 
 Refused parse(const grpc::ByteBuffer& buffer, google::protobuf::Message* message) {

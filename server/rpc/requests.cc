@@ -109,7 +109,7 @@ Refused check_known(const v1::GenerateRequest& message) {
   const bool has_form = message.constraint().form_case() != v1::Constraint::FORM_NOT_SET;
   if (!message.has_constraint() || has_form) return {};
   return invalid("constraint",
-                 "constraint must have a form that this server knows, or be left out");
+                 "constraint must have a kind that this server supports, or be left out");
 }
 
 TextRequest to_request(v1::GenerateRequest&& message) {

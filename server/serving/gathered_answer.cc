@@ -34,11 +34,10 @@ Refused reserve(ServerCore& core, const Identity& caller, Refusal too_much, int6
   if (bytes > core.options.max_gathered_bytes / 2) return too_much;
   *share = core.gathered_bytes.take(bytes, caller.share());
   if (*share) return {};
-  return refuse(
-      EndReason::kExhausted,
-      fmt::format("the whole answer may take {} MB, and other answers that are not streamed fill "
-                  "their memory: ask for less, stream it, or try again later",
-                  bytes >> 20));
+  return refuse(EndReason::kExhausted,
+                fmt::format("not enough memory for a whole answer of up to {} MB: ask for less, "
+                            "stream it, or try again later",
+                            bytes >> 20));
 }
 
 }  // namespace
@@ -113,10 +112,11 @@ Refused reserve_gathered(ServerCore& core, const ModelText& model, const Identit
   const FieldNames names = asked.empty() ? FieldNames() : asked.front().names;
   return reserve(
       core, caller,
-      invalid(names.max_tokens,
-              "the whole answer may take {} MB by {}, n and {}, and the limit is {} MB: stream it, "
-              "or ask for less",
-              bytes >> 20, names.max_tokens, names.logprobs, core.options.max_gathered_bytes >> 21),
+      invalid(
+          names.max_tokens,
+          "the whole answer may take {} MB with these {}, n and {}, the limit is {} MB: stream it, "
+          "or ask for less",
+          bytes >> 20, names.max_tokens, names.logprobs, core.options.max_gathered_bytes >> 21),
       bytes, share);
 }
 

@@ -70,7 +70,7 @@ Refused ScoreInput::read_text(std::string_view part) {
   character_.append(part);
   const Utf8Prefix prefix = utf8_prefix(character_);
   if (prefix.broken) {
-    return invalid("text", "text must be UTF-8, and is not at byte {}",
+    return invalid("text", "text must be valid UTF-8, the error is at byte {}",
                    bytes_ + static_cast<int64_t>(prefix.whole));
   }
   bytes_ += static_cast<int64_t>(prefix.whole);
@@ -84,7 +84,8 @@ Refused ScoreInput::read_text(std::string_view part) {
 Refused ScoreInput::read_end() {
   complete_ = true;
   if (!character_.empty()) {
-    return invalid("text", "text must be UTF-8, and ends within the character at byte {}", bytes_);
+    return invalid("text", "text must be valid UTF-8, and ends within the character at byte {}",
+                   bytes_);
   }
   if (is_text()) encoder_->push({}, /*last=*/true, &ids_);
   return {};

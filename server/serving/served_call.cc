@@ -165,7 +165,9 @@ void ServedCall::failed(const std::exception& error) {
   const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
   if (!memory) log_event(LogLevel::kError, "request_failed", {{"what", error.what()}});
   end_early(memory ? refuse(EndReason::kNoMemory)
-                   : refuse(EndReason::kInternal, "the server has failed on the request"));
+                   : refuse(EndReason::kInternal,
+                            "the server could not serve the request because of an internal error: "
+                            "see its log"));
 }
 
 void ServedCall::end_early(Refusal refusal) {

@@ -196,7 +196,9 @@ Refused guarded(const char* field, const std::function<Refused()>& work) {
     return refuse(EndReason::kNoMemory);
   } catch (const std::exception& error) {
     log_event(LogLevel::kError, "request_failed", {{"what", error.what()}});
-    return refuse(EndReason::kInternal, "the server has failed on the request");
+    return refuse(
+        EndReason::kInternal,
+        "the server could not serve the request because of an internal error: see its log");
   }
 }
 

@@ -24,7 +24,7 @@ constexpr double kLongestTtl = 1e9;
 SessionResult exists(const std::string& name) {
   return refused_command(
       EndReason::kExists,
-      fmt::format("there is a session \"{}\" already: close it or take another name", name));
+      fmt::format("session \"{}\" exists: close it or choose another name", name));
 }
 
 }  // namespace
@@ -36,7 +36,7 @@ SessionResult SessionStore::run(const SessionCommand& command, Clock::time_point
   if (makes && has_its_sessions(command)) {
     return refused_command(
         EndReason::kExhausted,
-        fmt::format("tenant \"{}\" has {} sessions, as many as it may: close some",
+        fmt::format("tenant \"{}\" has {} sessions, which is its limit: close some",
                     command.caller.tenant_name, command.caller.limits.sessions));
   }
   if (const std::string full = no_share(command); !full.empty()) {
@@ -127,8 +127,8 @@ std::string SessionStore::over_share(const Identity& caller, int64_t host, int64
   }
   const auto sentence = [&](const char* of, int64_t most, int64_t bytes) {
     return fmt::format(
-        "tenant \"{}\" may have {} bytes of {} for its sessions and marks, and with this one they "
-        "would take {}: close some",
+        "tenant \"{}\" may use {} bytes of {} for its sessions and marks, and needs {} with this "
+        "one: close some",
         caller.tenant_name, most, of, bytes);
   };
   if (host > limits.host_bytes) return sentence("host memory", limits.host_bytes, host);
@@ -233,14 +233,13 @@ SessionResult SessionStore::export_state(Session& session, const SessionCommand&
   if (session.tier() == Tier::kEmpty) {
     return refused_command(
         EndReason::kEmptySession,
-        fmt::format("session \"{}\" has absorbed nothing: there is no state of it yet",
-                    command.name));
+        fmt::format("session \"{}\" is empty: it has no state yet", command.name));
   }
   if (session.tier() == Tier::kDisk) {
     if (const auto waits = bring_for_command(session)) return *waits;
     return refused_command(
         EndReason::kExhausted,
-        "there is no host memory for the session's state, which is on the disk: try "
+        "not enough host memory for the session's state, which is on the disk: try "
         "again later, or raise --session-memory");
   }
   image_of(session);

@@ -27,18 +27,18 @@ int64_t SessionStore::position_still_there(const Session& session) const {
 
 std::optional<SessionResult> SessionStore::unusable(const Session& session) const {
   if (session.other_model) {
-    return SessionResult{
-        .reason = EndReason::kOtherModel,
-        .message = fmt::format("session \"{}\" cannot be used here: {}: serve that, or close it",
-                               session.name, *session.other_model)};
+    return SessionResult{.reason = EndReason::kOtherModel,
+                         .message = fmt::format("session \"{}\" cannot be used by this server: {}: "
+                                                "start a server with that, or close the session",
+                                                session.name, *session.other_model)};
   }
   if (!session.in_doubt && !session.state_lost) return std::nullopt;
   const char* lost = session.state_lost ? "its state is damaged" : "acknowledged turns may be lost";
   return SessionResult{
       .reason = EndReason::kStateLost,
-      .message = fmt::format("session \"{}\": {}; position {} is still there: accept that, or "
-                             "close it",
-                             session.name, lost, position_still_there(session))};
+      .message = fmt::format(
+          "session \"{}\": {}; position {} can be read: accept it, or close the session",
+          session.name, lost, position_still_there(session))};
 }
 
 // It can be closed, and what is lost can be accepted, or left behind.
@@ -60,7 +60,7 @@ SessionResult SessionStore::accept(Session& session, const SessionCommand& comma
     const auto waits = bring_for_command(session);
     if (!waits) {
       return {.reason = EndReason::kExhausted,
-              .message = "there is no host memory to read the session's state: try later"};
+              .message = "not enough host memory to read the session's state: try again later"};
     }
     if (!session.state_lost) return *waits;
   }

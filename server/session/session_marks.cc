@@ -145,8 +145,8 @@ SessionResult SessionStore::rewind_to(Session& session, const SessionCommand& co
   if (begin == nullptr) {
     return refused_command(
         EndReason::kNotFound,
-        fmt::format("session \"{}\" stores its tokens from {} on, and has no mark of this "
-                    "text from there to {}: rewind to a mark, or raise rewind_tokens",
+        fmt::format("session \"{}\" stores its tokens from {} on, and has no mark of this text "
+                    "between there and {}: rewind to a mark, or raise rewind_tokens",
                     session.name, log.begin(), position));
   }
   if (begin->position == position) return go_back(session, *begin, command, now);

@@ -339,8 +339,8 @@ std::optional<SessionResult> SessionStore::no_room(std::string_view name, std::s
   const bool fits = planned(small, state, more_on_disk) <= limits_.host_bytes;
   return no_room_of(wanted, fits, [&] {
     return fmt::format(
-        "{} sessions and marks reserve {} of the {} bytes set aside for them, and one "
-        "more takes {}: close sessions or marks, or raise --session-memory",
+        "{} sessions and marks reserve {} of the {} bytes of --session-memory, and one more needs "
+        "{}: close sessions or marks, or raise --session-memory",
         totals_.entries, planned(0, 0, 0), limits_.host_bytes, wanted);
   });
 }
@@ -352,10 +352,9 @@ std::optional<SessionResult> SessionStore::no_room_to_empty(const Session& sessi
   const bool fits = planned(0, state_memory_, 0, -moves) <= limits_.host_bytes;
   return no_room_of(wanted, fits, [&] {
     return fmt::format(
-        "session \"{}\" would have {} bytes of host memory for good once it has absorbed "
-        "nothing, "
-        "and others need those of the {} set aside for them: close sessions or marks, or raise "
-        "--session-memory",
+        "session \"{}\" would need {} bytes of host memory that it cannot share once it is empty, "
+        "and too few of the {} bytes of --session-memory are free: close sessions or marks, or "
+        "raise --session-memory",
         session.name, state_memory_, limits_.host_bytes);
   });
 }
@@ -366,7 +365,7 @@ SessionResult SessionStore::refuse_durable(Durability durability, const Snapshot
   if (archive_ == nullptr) {
     return {.reason = EndReason::kUnsupported,
             .message =
-                "this server keeps no sessions: start it with --state-dir, or leave out "
+                "durable sessions need a server with --state-dir: start it so, or leave out "
                 "durability"};
   }
   if (std::string lost = archive_->lost(); !lost.empty()) {
@@ -376,11 +375,10 @@ SessionResult SessionStore::refuse_durable(Durability durability, const Snapshot
   const int64_t wanted = disk_for(durability, at);
   if (wanted <= left && states_moved() <= disk_places(wanted)) return {};
   return {.reason = EndReason::kExhausted,
-          .message = fmt::format(
-              "durable sessions reserve {} of the {} bytes that --state-disk has for sessions, {} "
-              "states have moved there for want of memory, and one more takes {}: close some, or "
-              "raise --state-disk",
-              disk_reserved(), limits_.disk_bytes, states_moved(), wanted)};
+          .message = fmt::format("durable sessions reserve {} of the {} bytes of --state-disk for "
+                                 "sessions, {} other states were moved there from memory, and one "
+                                 "more needs {}: close some, or raise --state-disk",
+                                 disk_reserved(), limits_.disk_bytes, states_moved(), wanted)};
 }
 
 int64_t SessionStore::disk_for(Durability durability, const Snapshot& at) const {
@@ -427,7 +425,7 @@ std::string SessionStore::plan_growth(Session& session, const Identity& caller, 
                         : planned(0, moves ? 0 : host, 0, moves ? host : 0) <= limits_.host_bytes;
   if (!fits) {
     return fmt::format(
-        "session \"{}\" would have {} tokens, whose state takes {} bytes more than it has "
+        "session \"{}\" would have {} tokens, whose state needs {} bytes more than it has "
         "reserved: close sessions or marks, or raise {}",
         session.name, tokens, session.durable() ? disk : host,
         session.durable() ? "--state-disk" : "--session-memory");

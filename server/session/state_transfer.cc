@@ -67,7 +67,7 @@ ReadState state_reader(StateHeader wanted) {
     const auto state = std::make_shared<ImportedState>();
     StateHeader header = read_state(written.size(), read, wanted, made.rooms);
     if (header.position < 1) {
-      throw StateError(EndReason::kForeignState, "a state must have absorbed something");
+      throw StateError(EndReason::kForeignState, "the state must have at least one token");
     }
     state->at.position = header.position;
     state->at.pending = header.pending;

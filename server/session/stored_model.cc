@@ -52,8 +52,9 @@ std::string StoredModel::description() const {
 std::string difference(const StoredModel& theirs, const StoredModel& ours) {
   const bool same = theirs.fingerprint == ours.fingerprint && theirs.weights == ours.weights;
   if (same && theirs.chunk != ours.chunk) {
-    return fmt::format("its prompts were cut every {} tokens, and here every {}", theirs.chunk,
-                       ours.chunk);
+    return fmt::format(
+        "its prompts were computed in chunks of {} tokens, this server's in chunks of {}",
+        theirs.chunk, ours.chunk);
   }
   if (same) return "its states have other types than this server's: see --state";
   return fmt::format("its model is {}, this server's {}", theirs.description(), ours.description());

@@ -188,7 +188,9 @@ void plan_pages(const Options& options, int slots, MemoryPlan* plan) {
   const bool automatic = options.kv_memory == kAutomatic;
   if (plan->page == 0) {
     if (automatic) return;
-    throw std::runtime_error("--kv-memory: the states of this model do not grow: leave it out");
+    throw std::runtime_error(
+        "--kv-memory is for models with attention over whole sessions, which this one does not "
+        "have: leave it out");
   }
   plan->pages = plan->preempted = 0;
   const size_t least = static_cast<size_t>(slots) * plan->page;

@@ -206,8 +206,8 @@ int parse_options(int argc, char** argv, Options* o) {
   for (const WeightFormat* format : kWeightFormats) formats.emplace_back(format->name);
   app.add_option("--weights", o->weights,
                  "Format of the weights of linear layers in memory; int8 and int4 have a scale for "
-                 "64 columns. For the family gla, int8 is recommended: int4 costs up to 3 % of a "
-                 "text's bits. auto: bf16, or the format of a quantized checkpoint")
+                 "each 64 columns. With the family gla, prefer int8: int4 increases the bits per "
+                 "byte of a text by up to 3 %. auto: bf16, or the format of a quantized checkpoint")
       ->check(CLI::IsMember(formats))
       ->group("Model");
   app.add_option("--head-weights", o->head_weights,
@@ -225,9 +225,9 @@ int parse_options(int argc, char** argv, Options* o) {
             {{"f32", ActivationType::kF32},
              {"bf16", ActivationType::kBF16},
              {"int8", ActivationType::kInt8}},
-            "Narrowest type to which linear layers of the CPU may round their inputs, if the "
-            "processor multiplies it faster: bf16 with weights in bf16; int8 also 8 bits with "
-            "weights in int8 and int4. Faster, most of all for prompts, and less exact")
+            "Narrowest type to which the CPU may round the inputs of linear layers, where its "
+            "products are faster: bf16 applies to weights in bf16, int8 also to weights in int8 "
+            "and int4. Makes prompts faster and results less exact")
       ->group("Model");
   add_named(app, "--state", &o->state, {{"f32", DType::kF32}, {"bf16", DType::kBF16}},
             "Type of states that are matrices; bf16 halves their memory and traffic and rounds "
@@ -252,31 +252,29 @@ int parse_options(int argc, char** argv, Options* o) {
                      "many as fit its free memory, at most 256"),
       count_or_auto, "INT")
       ->group("Machine");
-  or_auto(app.add_option(
-              "--kv-memory", o->kv_memory,
-              "Memory of the device for keys and values of attention over whole sessions, e.g. "
-              "4GB; requests that find too little of it wait. auto: all that remains on a GPU, an "
-              "eighth of it on the host"),
+  or_auto(app.add_option("--kv-memory", o->kv_memory,
+                         "Device memory for keys and values of attention over whole sessions, e.g. "
+                         "4GB; a request waits until enough of it is free. auto: on a GPU all free "
+                         "memory, on the host an eighth of it"),
           size_or_auto, "SIZE")
       ->group("Machine");
-  or_auto(app.add_option(
-              "--rows-per-step", o->rows_per_step,
-              "Tokens computed in one step at most, of all sequences; more make prompts faster. "
-              "auto: 256, or on a GPU 1024"),
+  or_auto(app.add_option("--rows-per-step", o->rows_per_step,
+                         "Maximum tokens of all sequences in one step; more make prompts faster. "
+                         "auto: 256, or on a GPU 1024"),
           count_or_auto, "INT")
       ->group("Machine");
   app.add_option("--tpot-ms", o->tpot_ms,
-                 "Target time between two tokens of a stream, in milliseconds: prompts get the "
-                 "tokens of a step that fit into it, at least a chunk; 0: no limit")
+                 "Target time between two tokens of a stream, in milliseconds: a step computes "
+                 "only as many tokens of prompts as fit into it, at least one chunk; 0: no limit")
       ->check(CLI::Range(0.0, 1e6))
       ->group("Machine");
-  or_auto(app.add_option(
-              "--ttft-ms", o->ttft_ms,
-              "Target time to the first token, in milliseconds: a request that other requests "
-              "would delay beyond it gets RESOURCE_EXHAUSTED with the time after which to retry; "
-              "0: requests wait. auto: 500; four times what a request takes alone, if that is over "
-              "500; 10000 in the first second in which requests wait"),
-          milliseconds_or_auto, "FLOAT")
+  or_auto(
+      app.add_option("--ttft-ms", o->ttft_ms,
+                     "Target time to the first token, in milliseconds: a request that other "
+                     "requests would delay beyond it gets RESOURCE_EXHAUSTED with the time after "
+                     "which to retry; 0: requests wait. auto: 500, or four times what the request "
+                     "takes alone if that is more; 10000 in the first second of a queue"),
+      milliseconds_or_auto, "FLOAT")
       ->group("Machine");
 
   app.add_option("--listen", o->listen,
@@ -319,20 +317,20 @@ int parse_options(int argc, char** argv, Options* o) {
       ->needs(cert)
       ->group("Service");
   app.add_option("--keys", o->keys,
-                 "File of keys, as `recurve keys new` writes it: without one of them, or a "
-                 "certificate that it names, a client gets only health. Read again when it "
-                 "changes; default: none, every client may do everything")
+                 "File of keys, as `recurve keys new` writes it. A client needs one of them, or a "
+                 "client certificate that the file names, for everything but health. Read again "
+                 "when it changes; default: none, every client may do everything")
       ->group("Service");
   app.add_option("--admin", o->admin,
-                 "Serve gRPC for operators on HOST:PORT: load, drain, aborting requests of others, "
-                 "and reflection are then only there; default: on --listen")
+                 "Serve gRPC for operators on HOST:PORT: load, drain, reflection and aborting "
+                 "requests of other tenants are then available only there; default: on --listen")
       ->group("Service");
   app.add_flag("--insecure-network", o->insecure_network,
-               "Allow addresses that other machines reach without TLS, or without keys")
+               "Allow addresses that other machines can reach, without TLS or without keys")
       ->group("Service");
   add_switch(app, "--sandbox", &o->sandbox,
-             "Give up files that no flag names, programs, new connections and unused system "
-             "calls, by Landlock and seccomp where available; on a CPU only");
+             "Drop the rights to open files that no flag names, start programs, open connections "
+             "and use other system calls, by Landlock and seccomp where available; on a CPU only");
   app.add_option("--max-queue", o->max_queue,
                  "Requests that may wait for a slot; further ones get RESOURCE_EXHAUSTED")
       ->check(CLI::Range(0, 1 << 24))
@@ -384,11 +382,10 @@ int parse_options(int argc, char** argv, Options* o) {
       ->check(CLI::Range(0.0, 86400.0))
       ->group("Service");
 
-  or_auto(app.add_option(
-              "--session-memory", o->session_memory,
-              "Host memory for sessions and marks, e.g. 4GB; each reserves its state outside of "
-              "a slot. auto: half of the host memory, within control group and resource limits, "
-              "that is free after everything else"),
+  or_auto(app.add_option("--session-memory", o->session_memory,
+                         "Host memory for sessions and marks, e.g. 4GB; each reserves host memory "
+                         "for its state. auto: half of the host memory that is free after "
+                         "everything else, within control group and resource limits"),
           size_or_auto, "SIZE")
       ->group("Sessions");
   app.add_option("--session-ttl", o->session_ttl,
@@ -396,16 +393,15 @@ int parse_options(int argc, char** argv, Options* o) {
       ->check(CLI::Range(0.0, 1e9))
       ->group("Sessions");
 
-  or_auto(app.add_option(
-              "--prefix-memory", o->prefix_memory,
-              "Host memory for cached states of prompts, which prompts with the same prefix "
-              "reuse, e.g. 4GB; 0: no cache. auto: an eighth of the host memory that is free "
-              "after everything but sessions, at most 4096 states"),
+  or_auto(app.add_option("--prefix-memory", o->prefix_memory,
+                         "Host memory for cached states of prompts, which prompts with the same "
+                         "prefix reuse, e.g. 4GB; 0: no cache. auto: an eighth of the host memory "
+                         "that is free before sessions, at most 4096 states"),
           size_or_auto, "SIZE")
       ->group("Sessions");
   app.add_flag("--prefix-shared", o->prefix_shared,
-               "Share cached states of prompts between tenants: the time of a prompt then "
-               "reveals what others have asked")
+               "Share cached states of prompts between tenants: the time to the first token then "
+               "reveals which prompts other tenants have sent")
       ->group("Sessions");
   auto* states =
       app.add_option(
@@ -415,15 +411,15 @@ int parse_options(int argc, char** argv, Options* o) {
           ->group("Sessions");
   app.add_option("--state-keys", o->state_keys,
                  "Encrypt --state-dir with the keys in this file, as `recurve keys state new` "
-                 "writes it: the first key wraps a key for each tenant, the others open what they "
-                 "have wrapped; default: not encrypted")
+                 "writes it: the first key encrypts the key of each tenant, the others decrypt "
+                 "keys that were encrypted with them; default: not encrypted")
       ->needs(states)
       ->group("Sessions");
-  or_auto(app.add_option(
-              "--state-disk", o->state_disk,
-              "Bytes that --state-dir may take, e.g. 40GB; a durable session reserves twice its "
-              "state. auto: what it has and half of the free space"),
-          size_or_auto, "SIZE")
+  or_auto(
+      app.add_option("--state-disk", o->state_disk,
+                     "Maximum bytes of --state-dir, e.g. 40GB; a durable session reserves twice "
+                     "the bytes of its state. auto: its present size and half of the free space"),
+      size_or_auto, "SIZE")
       ->group("Sessions");
 
   add_named(app, "--log-level", &o->log_level,
@@ -436,15 +432,15 @@ int parse_options(int argc, char** argv, Options* o) {
       ->group("Logs");
   add_named(app, "--log-format", &o->log_format,
             {{"text", LogFormat::kText}, {"json", LogFormat::kJson}},
-            "Format of the log: one line an event")
+            "Format of the log: one line for each event")
       ->group("Logs");
   app.add_option("--traces", o->traces,
                  "Send spans to the OpenTelemetry collector at http://HOST[:PORT], OTLP over HTTP; "
                  "default: none")
       ->group("Logs");
   app.add_option("--trace-ratio", o->trace_ratio,
-                 "Sampling ratio of requests without a trace context; the clients decide for the "
-                 "others")
+                 "Sampling ratio of requests without a trace context; a trace context has the "
+                 "client's decision")
       ->check(CLI::Range(0.0, 1.0))
       ->group("Logs");
 

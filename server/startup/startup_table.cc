@@ -106,8 +106,10 @@ std::string weights_line(const ModelInfo& model, const std::string& formats,
                         human_bytes(static_cast<double>(plan.weights)));
   }
   if (!model.prefers_int8 || formats.find("int4") == std::string::npos) return line;
-  return line + fmt::format("; int4 costs {} up to 3 % of a text's bits: prefer --weights int8",
-                            model.family);
+  return line +
+         fmt::format(
+             "; with {}, int4 increases the bits per byte by up to 3 %: prefer --weights int8",
+             model.family);
 }
 
 }  // namespace

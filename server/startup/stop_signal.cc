@@ -53,7 +53,7 @@ void StopSignal::on_signal(int signal) {
   const auto now = std::chrono::steady_clock::now();
   if (first_signal_ && now - *first_signal_ < kSameStop) return;
   if (first_signal_) {
-    log_text("recurve-server: second signal: ends at once, without the requests in progress\n");
+    log_text("recurve-server: second signal: exiting now, requests in progress are aborted\n");
     flush_log(kFlushTimeout);
     std::_Exit(128 + signal);
   }

@@ -52,8 +52,7 @@ class DataCheck {
   void finish() {
     while (at_ < of_.size()) end_one();
     if (!bad_) return;
-    refuse_damaged(
-        fmt::format("what it has as {} is not what was written: a checksum differs", *bad_));
+    refuse_damaged(fmt::format("the checksum of its piece \"{}\" differs", *bad_));
   }
 
  private:
@@ -77,17 +76,18 @@ bool same(const StateArray& a, const StateArray& b) {
 
 void check_fits(const StateHeader& found, const StateHeader& wanted) {
   const auto differs = [](const char* what, const auto& theirs, const auto& ours) {
-    refuse_state(
-        EndReason::kOtherModel,
-        fmt::format("it is of a server with {} {}, and this one has {}", what, theirs, ours));
+    refuse_state(EndReason::kOtherModel,
+                 fmt::format("{} is {} in the state, and {} in this server", what, theirs, ours));
   };
   if (found.model != wanted.model) differs("the model", found.model, wanted.model);
-  if (found.weights != wanted.weights) differs("weights in", found.weights, wanted.weights);
-  if (found.chunk != wanted.chunk) differs("prompts cut every", found.chunk, wanted.chunk);
+  if (found.weights != wanted.weights)
+    differs("the type of the weights", found.weights, wanted.weights);
+  if (found.chunk != wanted.chunk) differs("the chunk of prompts", found.chunk, wanted.chunk);
   const auto &a = found.layout.arrays, &b = wanted.layout.arrays;
   if (!std::equal(a.begin(), a.end(), b.begin(), b.end(), same)) {
     refuse_state(EndReason::kOtherModel,
-                 "its arrays are not those of this server's states: see --state, and the model");
+                 "its arrays have other types or shapes than this server's states: check --state "
+                 "and --model");
   }
 }
 
@@ -249,7 +249,7 @@ std::string front_of(std::string described, uint64_t data, bool aligned) {
 
 [[noreturn]] void refuse_incomplete() {
   refuse_state(EndReason::kForeignState,
-               "it is not complete: its pages are in other files: export the session instead");
+               "some of its pages are in other files: export the session instead");
 }
 
 }  // namespace
@@ -379,8 +379,7 @@ StateHeader read_state(uint64_t bytes, const ReadAt& read, const StateHeader& wa
   const size_t slot = wanted.layout.pieces().size();
   const int64_t pages = wanted.layout.grows() ? StateLayout::pages(header.position) : 0;
   if (slot + static_cast<size_t>(pages) != rooms.size()) {
-    refuse_damaged(fmt::format("it has absorbed {} tokens, and another number is recorded of it",
-                               header.position));
+    refuse_damaged(fmt::format("it has {} tokens, its record has another number", header.position));
   }
   if (header.base.id > 0) {
     if (!read_base) refuse_incomplete();
@@ -407,20 +406,20 @@ PageGroupRef read_page_group(uint64_t bytes, const ReadAt& read, const PageGroup
   WrittenPages group = parse_pages(bytes, read);
   if (group.id != wanted.id || group.checksum != wanted.checksum) {
     refuse_state(EndReason::kForeignState,
-                 fmt::format("its pages in {} are not those that it was written with: files were "
-                             "exchanged",
+                 fmt::format("page group {} is not the one that it was written with: restore "
+                             "the file",
                              wanted.id));
   }
   const auto count = static_cast<int64_t>(group.pages.size());
   if (group.first + count != *end) {
     refuse_state(EndReason::kForeignState,
-                 fmt::format("its pages end at page {}, and page {} is wanted", group.first + count,
-                             *end - 1));
+                 fmt::format("its page group has pages up to {}, expected up to {}",
+                             group.first + count - 1, *end - 1));
   }
   StateRooms rooms(pages.begin() + group.first, pages.begin() + *end);
   for (size_t p = 0; p < rooms.size(); ++p) {
     if (rooms[p].size() == group.pages[p].bytes) continue;
-    refuse_state(EndReason::kForeignState, "its pages are not as large as those of its arrays");
+    refuse_state(EndReason::kForeignState, "the sizes of its pages and of its arrays differ");
   }
   DataReader data(read, group.data_begin, std::move(group.pages));
   for (const auto room : rooms) data.into(room);

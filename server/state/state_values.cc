@@ -41,21 +41,21 @@ bool is_finite(DType type, std::span<const std::byte> numbers) {
 void check_array(const StateArray& array, std::span<const std::byte> numbers, int64_t position) {
   if (array.values == StateValues::kFinite) {
     if (is_finite(array.dtype, numbers)) return;
-    refuse("its array \"{}\" of layer {} must be finite, and has a NaN or an infinity", array.name,
+    refuse("its array \"{}\" of layer {} must be finite, got a NaN or an infinity", array.name,
            array.layer);
   }
   for (; !numbers.empty(); numbers = numbers.subspan(sizeof(int32_t))) {
     int32_t counted = 0;
     std::memcpy(&counted, numbers.data(), sizeof counted);
     if (counted == position) continue;
-    refuse("its array \"{}\" must be {}, the tokens it has absorbed, and is {}", array.name,
-           position, counted);
+    refuse("its array \"{}\" must be {}, the number of its tokens, got {}", array.name, position,
+           counted);
   }
 }
 
 void check_token(const char* what, int32_t id, int32_t vocab) {
   if (id >= 0 && id < vocab) return;
-  refuse("its {} must be in [0, {}), and is {}", what, vocab, id);
+  refuse("its {} must be in [0, {}), got {}", what, vocab, id);
 }
 
 void check_seen(const std::vector<uint64_t>& history, int32_t vocab) {
@@ -66,7 +66,7 @@ void check_seen(const std::vector<uint64_t>& history, int32_t vocab) {
                            : known - first >= 64 ? 0
                                                  : ~uint64_t{0} << (known - first);
     if ((history[word] & above) == 0) continue;
-    refuse("its history has ids that are not in [0, {})", vocab);
+    refuse("its history must have ids in [0, {}) only", vocab);
   }
 }
 
@@ -76,13 +76,13 @@ void check_text(int64_t position, const std::optional<int32_t>& pending,
                 const StateHeader& wanted) {
   const int64_t most = wanted.layout.most_tokens();
   if (position < 0 || position > most) {
-    refuse("it must have absorbed at most {} tokens, and has {}", most, position);
+    refuse("it must have at most {} tokens, got {}", most, position);
   }
   if (pending) check_token("pending token", *pending, wanted.vocab);
 }
 
 void check_answer(const StateHeader& header, int32_t vocab) {
-  for (const int32_t id : header.answer_ids) check_token("answer's tokens", id, vocab);
+  for (const int32_t id : header.answer_ids) check_token("token of the answer", id, vocab);
 }
 
 void check_tokens(std::span<const uint32_t> tokens, int32_t vocab) {

@@ -75,16 +75,17 @@ json base_json(const PageGroupRef& base) {
 // Members of the header, each of which is what it must be, or a StateError.
 const json& member(const json& of, const char* name) {
   const auto found = of.find(name);
-  if (found == of.end()) refuse_damaged(fmt::format("its header has no \"{}\"", name));
+  if (found == of.end()) refuse_damaged(fmt::format("its header must have the field \"{}\"", name));
   return *found;
 }
 std::string text(const json& of, const char* name) {
   const json& value = member(of, name);
-  if (!value.is_string()) refuse_damaged(fmt::format("\"{}\" of its header is no text", name));
+  if (!value.is_string())
+    refuse_damaged(fmt::format("\"{}\" in its header must be a string", name));
   std::string text = value.get<std::string>();
   if (text.size() > kMostText) {
-    refuse_damaged(fmt::format("\"{}\" of its header has {} bytes, and at most {} are allowed",
-                               name, text.size(), kMostText));
+    refuse_damaged(fmt::format("\"{}\" in its header must have at most {} bytes, got {}", name,
+                               kMostText, text.size()));
   }
   return text;
 }
@@ -94,7 +95,8 @@ int64_t number(const json& value, const char* name, int64_t least, int64_t most)
   if (whole && value.get<int64_t>() >= least && value.get<int64_t>() <= most) {
     return value.get<int64_t>();
   }
-  refuse_damaged(fmt::format("\"{}\" of its header is no number in [{}, {}]", name, least, most));
+  refuse_damaged(
+      fmt::format("\"{}\" in its header must be an integer in [{}, {}]", name, least, most));
 }
 int64_t number_in(const json& of, const char* name, int64_t least, int64_t most) {
   return number(member(of, name), name, least, most);
@@ -105,13 +107,14 @@ uint64_t digits(const json& of, const char* name, int base = 10) {
   const char* end = value.data() + value.size();
   const auto [after, error] = std::from_chars(value.data(), end, parsed, base);
   if (error != std::errc() || after != end) {
-    refuse_damaged(fmt::format("\"{}\" of its header is no number", name));
+    refuse_damaged(fmt::format("\"{}\" in its header must be a number", name));
   }
   return parsed;
 }
 const json& object_in(const json& of, const char* name) {
   const json& value = member(of, name);
-  if (!value.is_object()) refuse_damaged(fmt::format("\"{}\" of its header is no object", name));
+  if (!value.is_object())
+    refuse_damaged(fmt::format("\"{}\" in its header must be an object", name));
   return value;
 }
 
@@ -119,7 +122,7 @@ PageGroupRef base_of(const json& header) {
   if (!header.contains("base")) return {};
   const json& base = object_in(header, "base");
   const PageGroupRef ref{digits(base, "id"), digits(base, "checksum", 16)};
-  if (ref.id == 0) refuse_damaged("\"base\" of its header is no page group");
+  if (ref.id == 0) refuse_damaged("\"base\" in its header must have an id above 0");
   return ref;
 }
 
@@ -127,7 +130,7 @@ std::vector<uint32_t> tokens_of(const json& header) {
   const json& all = member(header, "tokens");
   if (!all.is_array() || all.empty() || all.size() > kMostTokens) {
     refuse_damaged(
-        fmt::format("\"tokens\" of its header are no list of 1 to {} numbers", kMostTokens));
+        fmt::format("\"tokens\" in its header must be a list of 1 to {} numbers", kMostTokens));
   }
   std::vector<uint32_t> tokens;
   tokens.reserve(all.size());
@@ -139,13 +142,14 @@ std::vector<uint32_t> tokens_of(const json& header) {
 
 std::vector<int64_t> shape_of(const json& array) {
   const json& extents = member(array, "shape");
-  if (!extents.is_array() || extents.size() > 8) refuse_damaged("an array's shape is none");
+  if (!extents.is_array() || extents.size() > 8)
+    refuse_damaged("the shape of an array must be a list of at most 8 numbers");
   std::vector<int64_t> shape;
   int64_t elements = 1;
   for (const json& extent : extents) {
     shape.push_back(number(extent, "shape", 0, kMostExtent));
     if (__builtin_mul_overflow(elements, shape.back(), &elements) || elements > kMostExtent) {
-      refuse_damaged("an array is larger than any is");
+      refuse_damaged("an array exceeds the size limit");
     }
   }
   return shape;
@@ -155,13 +159,13 @@ DType dtype_of(const std::string& name) {
   for (const DType type : {DType::kF32, DType::kBF16, DType::kI32}) {
     if (name == name_of(type)) return type;
   }
-  refuse_damaged("a state's array is of an unknown type");
+  refuse_damaged("the dtype of an array is unknown");
 }
 
 StateGrowth growth_of(const json& array) {
   if (!array.contains("growth")) return StateGrowth::kFixed;
   const auto found = std::ranges::find(kGrowths, text(array, "growth"));
-  if (found == std::end(kGrowths)) refuse_damaged("a state's array grows in an unknown way");
+  if (found == std::end(kGrowths)) refuse_damaged("the growth of an array is unknown");
   return static_cast<StateGrowth>(found - std::begin(kGrowths));
 }
 
@@ -169,7 +173,7 @@ StateGrowth growth_of(const json& array) {
 size_t length_of(const json& array, std::string_view name, const char* dtype) {
   const std::vector<int64_t> shape = shape_of(array);
   if (text(array, "name") != name || text(array, "dtype") != dtype || shape.size() != 1) {
-    refuse_damaged(fmt::format("its header lists no \"{}\" where it must be", name));
+    refuse_damaged(fmt::format("its header must list the array \"{}\" at this index", name));
   }
   return static_cast<size_t>(shape[0]);
 }
@@ -198,33 +202,36 @@ bool is_size_of(const StateHeader& header, uint64_t bytes) {
 
 void parse_arrays(const json& all, uint32_t version, WrittenHeader* parsed) {
   const json& arrays = member(all, "arrays");
-  if (!arrays.is_array() || arrays.size() < 2) refuse_damaged("its header lists no arrays");
+  if (!arrays.is_array() || arrays.size() < 2)
+    refuse_damaged("its header must list at least 2 arrays");
   StateHeader& header = parsed->header;
   uint64_t data = 0;  // a page at most of arrays that grow
   std::set<std::string> pieces;
   for (size_t a = 0; a + 2 < arrays.size(); ++a) {
-    if (!arrays[a].is_object()) refuse_damaged("its header lists what is no array");
+    if (!arrays[a].is_object()) refuse_damaged("each array in its header must be an object");
     StateArray array{.name = text(arrays[a], "name"),
                      .layer = static_cast<int>(number_in(arrays[a], "layer", 0, INT32_MAX)),
                      .dtype = dtype_of(text(arrays[a], "dtype")),
                      .shape = shape_of(arrays[a]),
                      .piece = text(arrays[a], "piece")};
     if (version > 2) array.growth = growth_of(arrays[a]);
-    if (array.per_token() && array.bytes() == 0) refuse_damaged("an array grows by nothing");
+    if (array.per_token() && array.bytes() == 0)
+      refuse_damaged("an array that grows has 0 bytes a token");
     pieces.insert(array.piece);
-    if (pieces.size() > kMostPieces) refuse_damaged("it has more pieces than any state has");
+    if (pieces.size() > kMostPieces)
+      refuse_damaged(fmt::format("it must have at most {} pieces", kMostPieces));
     data += array.bytes() * (array.per_token() ? kPageTokens : 1);
-    if (data > kMostData) refuse_damaged("it is larger than any state is");
+    if (data > kMostData) refuse_damaged("it exceeds the size limit of states");
     header.layout.arrays.push_back(std::move(array));
   }
   const json &history = arrays[arrays.size() - 2], &answer = arrays.back();
   if (!history.is_object() || !answer.is_object())
-    refuse_damaged("its header lists what is no array");
+    refuse_damaged("each array in its header must be an object");
   parsed->history = length_of(history, kHistoryPiece, "I64");
   parsed->answer_ids = length_of(answer, kAnswerPiece, "I32");
   const uint64_t behind = parsed->history * sizeof(uint64_t) + parsed->answer_ids * sizeof(int32_t);
   if (parsed->data < behind || !is_size_of(header, parsed->data - behind)) {
-    refuse_damaged("its arrays are not what its data is");
+    refuse_damaged("the sizes of its arrays and of its data differ");
   }
 }
 
@@ -236,7 +243,7 @@ void parse_pieces(const json& all, WrittenHeader* parsed) {
   const int64_t pages = layout.grows() ? StateLayout::pages(position) - first : 0;
   const size_t wanted = layout.pieces().size() + static_cast<size_t>(pages) + 2;
   if (!pieces.is_array() || pieces.size() != wanted) {
-    refuse_damaged("its header does not list the pieces that its arrays are in");
+    refuse_damaged("its header must list each piece of its arrays once");
   }
   std::map<std::string, StatePieceLayout> divided;
   for (StatePieceLayout& piece : layout.pieces(position, first)) {
@@ -245,15 +252,15 @@ void parse_pieces(const json& all, WrittenHeader* parsed) {
   const auto take = [&](const json& piece, const std::string& name, uint64_t bytes) {
     const auto found = static_cast<uint64_t>(number_in(piece, "bytes", 0, kMostData));
     if (text(piece, "name") != name || found != bytes) {
-      refuse_damaged("its pieces are not what its arrays are");
+      refuse_damaged("a name or size of its pieces differs from its arrays");
     }
     parsed->pieces.push_back({name, bytes, digits(piece, "checksum", 16)});
   };
   for (const json& piece : pieces) {
-    if (!piece.is_object()) refuse_damaged("its header lists what is no piece");
+    if (!piece.is_object()) refuse_damaged("each piece in its header must be an object");
     if (parsed->pieces.size() + 2 >= wanted) continue;  // history and answer: below
     const auto of_state = divided.extract(text(piece, "name"));
-    if (of_state.empty()) refuse_damaged("its header lists a piece that no array is in");
+    if (of_state.empty()) refuse_damaged("its header lists a piece without arrays");
     take(piece, of_state.key(), of_state.mapped().bytes);
     parsed->order.push_back(std::move(of_state.mapped()));
   }
@@ -272,15 +279,15 @@ uint32_t parse_version(const std::byte* fixed) {
   const auto version = get<uint32_t>(fixed + 8);
   if (version > kStateVersion) {
     refuse_state(EndReason::kForeignState,
-                 fmt::format("it is written in version {} of the form, and this program "
-                             "reads up to version {}: use a newer one",
+                 fmt::format("its format version is {}, and this program reads versions up to "
+                             "{}: use a newer program",
                              version, kStateVersion));
   }
-  if (version == 0) refuse_damaged("it says version 0, which there never was");
+  if (version == 0) refuse_damaged("its format version is 0, expected at least 1");
   if (version < kOldestStateVersion) {
     refuse_state(EndReason::kOtherModel,  // nothing is wrong with it
-                 fmt::format("it is written in version {} of the form, and this program reads "
-                             "from version {} on: use an older one",
+                 fmt::format("its format version is {}, and this program reads versions from {} "
+                             "on: use an older program",
                              version, kOldestStateVersion));
   }
   return version;
@@ -289,10 +296,12 @@ uint32_t parse_version(const std::byte* fixed) {
 Front parse_front(uint64_t bytes, const ReadAt& read) {
   std::byte fixed[kStateFixed];
   if (bytes < kStateFixed)
-    refuse_state(EndReason::kForeignState, "it is no state: it is too short for one");
+    refuse_state(EndReason::kForeignState,
+                 fmt::format("it has {} bytes, a state has at least {}", bytes, kStateFixed));
   read(0, fixed);
   if (std::memcmp(fixed, kStateMagic.data(), kStateMagic.size()) != 0) {
-    refuse_state(EndReason::kForeignState, "it is no state: it does not begin as one");
+    refuse_state(EndReason::kForeignState,
+                 "it is not a state: its first 8 bytes are not those of a state");
   }
   const auto header_bytes = get<uint32_t>(fixed + 12);
   Front parsed{.version = parse_version(fixed),
@@ -301,16 +310,16 @@ Front parse_front(uint64_t bytes, const ReadAt& read) {
                .data = get<uint64_t>(fixed + 16)};
   if (header_bytes > kMostHeader || parsed.data > kMostData ||
       parsed.data_begin + parsed.data != bytes) {
-    refuse_damaged(fmt::format("it has {} bytes, which is not what its beginning says", bytes));
+    refuse_damaged(fmt::format("it has {} bytes, its header gives another size", bytes));
   }
   std::string front(24 + header_bytes, '\0');
   std::memcpy(front.data(), fixed, 24);
   read(kStateFixed, std::as_writable_bytes(std::span(front).subspan(24)));
   if (checksum_of(front) != parsed.checksum) {
-    refuse_damaged("its header is not what was written: the checksum differs");
+    refuse_damaged("the checksum of its header differs");
   }
   parsed.header = json::parse(front.begin() + 24, front.end(), nullptr, false);
-  if (!parsed.header.is_object()) refuse_damaged("its header is no JSON object");
+  if (!parsed.header.is_object()) refuse_damaged("its header must be a JSON object");
   return parsed;
 }
 
@@ -351,8 +360,8 @@ WrittenHeader parse_header(uint64_t bytes, const ReadAt& read) {
   const json& all = front.header;
   if (all.contains("first")) {
     refuse_state(EndReason::kForeignState, all.contains("tokens")
-                                               ? "it is no state: it has tokens of one"
-                                               : "it is no state: it has pages of one");
+                                               ? "it is a file of tokens, expected a state"
+                                               : "it is a page group, expected a state");
   }
   WrittenHeader parsed{.data_begin = front.data_begin, .data = front.data};
   parsed.header = {.model = text(all, "model"),
@@ -369,7 +378,7 @@ WrittenHeader parse_header(uint64_t bytes, const ReadAt& read) {
   parse_arrays(all, front.version, &parsed);
   if (parsed.header.base.id > 0 &&
       (!parsed.header.layout.grows() || parsed.header.pages_in_base() == 0)) {
-    refuse_damaged("its header has a base, and it has no full pages");
+    refuse_damaged("its header has a base, but the state has no full page");
   }
   parse_pieces(all, &parsed);
   return parsed;
@@ -395,19 +404,20 @@ WrittenPages parse_pages(uint64_t bytes, const ReadAt& read) {
                       .first = number_in(front.header, "first", 0, INT64_MAX / 2),
                       .data_begin = front.data_begin};
   const json& pieces = member(front.header, "pieces");
-  if (!pieces.is_array() || pieces.empty()) refuse_damaged("its header lists no pages");
+  if (!pieces.is_array() || pieces.empty())
+    refuse_damaged("its header must list at least one page");
   uint64_t data = 0;
   for (const json& piece : pieces) {
-    if (!piece.is_object()) refuse_damaged("its header lists what is no page");
+    if (!piece.is_object()) refuse_damaged("each page in its header must be an object");
     const auto size = static_cast<uint64_t>(number_in(piece, "bytes", 1, kMostData));
     const auto page = parsed.first + static_cast<int64_t>(parsed.pages.size());
     if (text(piece, "name") != page_name(page)) refuse_damaged("its pages are not in order");
     if ((data += size) > front.data) break;
     parsed.pages.push_back({page_name(page), size, digits(piece, "checksum", 16)});
   }
-  if (data != front.data) refuse_damaged("its pages are not what its data is");
+  if (data != front.data) refuse_damaged("the sizes of its pages and of its data differ");
   if ((parsed.base.id == 0) != (parsed.first == 0)) {
-    refuse_damaged("its header does not say where the pages before its own are");
+    refuse_damaged("its header must have a base if and only if its first page is not page 0");
   }
   return parsed;
 }

@@ -237,7 +237,7 @@ void Archive::commit_group(std::vector<Commit> group) {
   try {
     outcomes = store_.commit(changes);
   } catch (const std::bad_alloc&) {
-    outcomes.assign(group.size(), {.error = "the system gives no memory to write it"});
+    outcomes.assign(group.size(), {.error = "not enough memory to write it"});
   }
   changes.clear();  // frees the images before the owner is notified
   std::vector<std::function<void()>> done;

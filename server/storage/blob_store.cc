@@ -12,7 +12,7 @@ namespace recurve {
 namespace {
 
 [[noreturn]] void refuse_gone() {
-  throw StateError(EndReason::kStateLost, "its file is gone, or has been cut off");
+  throw StateError(EndReason::kStateLost, "its file is missing or truncated");
 }
 
 // A range of bytes of a file.

@@ -194,7 +194,8 @@ class Folder final : public FileSystem {
     for (const Descriptor* file : {&folder_, &lock_}) {
       if (is_of(*file, file->path())) continue;
       return fmt::format(
-          "{} was deleted or replaced while the server ran: restart it to have durable sessions",
+          "{} was deleted or replaced while the server ran: restart the server to have durable "
+          "sessions",
           file->path());
     }
     return {};
@@ -221,7 +222,7 @@ class Folder final : public FileSystem {
   }
   [[noreturn]] static void refuse_second(const std::string& folder) {
     throw std::runtime_error(fmt::format(
-        "--state-dir {}: another server uses it: stop that one, or take another folder", folder));
+        "--state-dir {}: another server uses it: stop that one, or choose another folder", folder));
   }
   std::string path_of(const std::string& name) const { return folder_.path() + "/" + name; }
   int open_file(const std::string& name, int flags) {

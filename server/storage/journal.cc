@@ -158,8 +158,8 @@ Beginning beginning_of(std::string_view journal) {
   if (!found.whole) return found;
   if (version > kVersion) {
     throw std::runtime_error(
-        fmt::format("its journal is of version {}, and this server reads up to {}: "
-                    "use a newer server, or another folder",
+        fmt::format("its journal has version {}, this server reads up to {}: use a newer server, "
+                    "or another folder",
                     version, kVersion));
   }
   return {version, snapshot_groups, true};

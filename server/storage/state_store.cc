@@ -402,7 +402,7 @@ std::vector<uint32_t> StateStore::read_tokens(const StoredTokens& part, int32_t 
 void StateStore::check_is(const StoredState& state, const StateHeader& found) const {
   if (found.id == state.id()) return;
   throw StateError(EndReason::kStateLost,
-                   fmt::format("its file holds state {} where {} must be: files were exchanged",
+                   fmt::format("its file has state {}, expected state {}: restore the file",
                                found.id, state.id()));
 }
 

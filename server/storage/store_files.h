@@ -38,8 +38,9 @@ class StoreFiles {
   bool has_capacity(uint64_t bytes) const { return bytes_ + bytes <= most_bytes_; }
   void check_capacity(uint64_t bytes) const {
     if (has_capacity(bytes)) return;
-    throw std::runtime_error(fmt::format(
-        "the {} bytes of --state-disk are full: close sessions, or give it more", most_bytes_));
+    throw std::runtime_error(
+        fmt::format("the {} bytes of --state-disk are full: close sessions, or raise --state-disk",
+                    most_bytes_));
   }
   void add_bytes(uint64_t bytes) {
     bytes_ += bytes;

@@ -199,13 +199,14 @@ void add_attention(CLI::App& app, const bool& json) {
   const CLI::Range positive(1, 1 << 20);
   command->add_option("--device", options->device, "cpu, cuda:N or reference")
       ->capture_default_str();
-  command->add_option("--heads", options->heads, "Of queries")
+  command->add_option("--heads", options->heads, "Heads of queries")
       ->check(positive)
       ->capture_default_str();
-  command->add_option("--key-heads", options->key_heads, "Of keys and values; divides --heads")
+  command
+      ->add_option("--key-heads", options->key_heads, "Heads of keys and values; divides --heads")
       ->check(positive)
       ->capture_default_str();
-  command->add_option("--channels", options->channels, "Of a head")
+  command->add_option("--channels", options->channels, "Channels of a head")
       ->check(positive)
       ->capture_default_str();
   command->add_option("--kv", options->kv, "Type of keys and values")
@@ -219,14 +220,16 @@ void add_attention(CLI::App& app, const bool& json) {
       ->add_option("--rows", options->rows, "Tokens of each sequence: 1 is a decode, more a prompt")
       ->check(positive)
       ->capture_default_str();
-  command->add_option("--sequences", options->sequences, "At once")
+  command->add_option("--sequences", options->sequences, "Sequences in a step")
       ->check(positive)
       ->capture_default_str();
-  command->add_option("--threads", options->threads, "Of the CPU; 0: one a core")
+  command
+      ->add_option("--threads", options->threads,
+                   "Threads of the CPU backend; 0: one for each core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   command->add_option("--bandwidth", options->bandwidth,
-                      "GB/s of the memory, for the floor; 0: measured on a CPU");
+                      "Memory bandwidth for the floor; GB/s; 0: measured on a CPU");
   command->add_option("--seconds", options->seconds, "Time to measure each context; seconds")
       ->capture_default_str();
   command->callback([options, &json] {

@@ -399,7 +399,7 @@ void add_constraint(CLI::App& app, const bool& json) {
                          "many ids");
   constraint->add_option("--tokenizer", o->tokenizer,
                          "Use the tokenizer in this directory; default: --model's");
-  constraint->add_option("--streams", o->streams, "Number at once")->capture_default_str();
+  constraint->add_option("--streams", o->streams, "Concurrent streams")->capture_default_str();
   constraint->add_option("--seconds", o->seconds, "Time to measure each of four phases; seconds")
       ->capture_default_str();
   constraint

@@ -100,8 +100,8 @@ void add_idle(CLI::App& app, const bool& json) {
       app.add_subcommand("idle", "Measure the memory of idle sessions and connections");
   idle->add_option("--model", o->model, "Checkpoint directory")->capture_default_str();
   idle->add_option("--slots", o->slots, "Slots of the server")->capture_default_str();
-  idle->add_option("--sessions", o->sessions, "Number to open")->capture_default_str();
-  idle->add_option("--connections", o->connections, "Number to open")->capture_default_str();
+  idle->add_option("--sessions", o->sessions, "Sessions to open")->capture_default_str();
+  idle->add_option("--connections", o->connections, "Connections to open")->capture_default_str();
   idle->add_option("--most-kib", o->most_kib,
                    "Memory of each beyond its state, above which the "
                    "program fails; KiB")

@@ -154,17 +154,16 @@ void run(const PagesOptions& o, bool json) {
 
 void add_pages(CLI::App& app, const bool& json) {
   auto o = std::make_shared<PagesOptions>();
-  CLI::App* pages = app.add_subcommand(
-      "pages",
-      "Measure sessions whose states grow: forks, turns, what durable ones write, and more than "
-      "there are pages");
+  CLI::App* pages = app.add_subcommand("pages",
+                                       "Measure sessions whose states grow: forks, turns, bytes "
+                                       "written by durable ones, and more sessions than pages");
   add_model_options(*pages, o->model);
   pages->add_option("--tokens", o->tokens, "Tokens of the session, e.g. 128,32768")->delimiter(',');
   pages->add_option("--folder", o->folder,
                     "Write durable sessions in this folder; the files are deleted");
-  pages->add_option("--rounds", o->rounds, "Forks and turns of each");
-  pages->add_option("--sessions", o->sessions, "At once")->check(CLI::Range(1, 256));
-  pages->add_option("--slots", o->slots, "Of the engine");
+  pages->add_option("--rounds", o->rounds, "Forks and turns of each session");
+  pages->add_option("--sessions", o->sessions, "Concurrent sessions")->check(CLI::Range(1, 256));
+  pages->add_option("--slots", o->slots, "Slots of the engine");
   pages->add_option("--answer", o->answer, "Tokens of each session's answer");
   pages->callback([o, &json] { run(*o, json); });
 }

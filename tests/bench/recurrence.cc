@@ -366,27 +366,29 @@ void add_recurrence(CLI::App& app, const bool& json) {
   command->add_option("--heads", options->heads, "Heads")->check(positive)->capture_default_str();
   command
       ->add_option("--key-heads", options->key_heads,
-                   "Of delta_rule: heads of queries and keys; 0: as many as heads")
+                   "Heads of queries and keys, for delta_rule; 0: as many as heads")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
-  command->add_option("--keys", options->keys, "Of a head")->check(positive)->capture_default_str();
-  command->add_option("--values", options->values, "Of a head")
+  command->add_option("--keys", options->keys, "Keys of a head")
       ->check(positive)
       ->capture_default_str();
-  command->add_option("--channels", options->channels, "Of rg_lru and linear_recurrence")
+  command->add_option("--values", options->values, "Values of a head")
       ->check(positive)
       ->capture_default_str();
-  command->add_option("--tokens", options->tokens, "Of each sequence")
+  command->add_option("--channels", options->channels, "Channels, for rg_lru and linear_recurrence")
       ->check(positive)
       ->capture_default_str();
-  command->add_option("--sequences", options->sequences, "At once")
+  command->add_option("--tokens", options->tokens, "Tokens of each sequence")
+      ->check(positive)
+      ->capture_default_str();
+  command->add_option("--sequences", options->sequences, "Sequences in a step")
       ->check(positive)
       ->capture_default_str();
   command->add_option("--chunk", options->chunk, "Rows of a chunk")
       ->check(positive)
       ->capture_default_str();
-  command->add_option("--bandwidth", options->bandwidth, "GB/s of the memory, for the floor");
-  command->add_option("--seconds", options->seconds, "To measure each for");
+  command->add_option("--bandwidth", options->bandwidth, "Memory bandwidth for the floor; GB/s");
+  command->add_option("--seconds", options->seconds, "Time to measure each recurrence; seconds");
   command->callback([options, &json] { run(*options, json); });
 }
 

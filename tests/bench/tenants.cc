@@ -164,7 +164,8 @@ void add_tenants(CLI::App& app, const bool& json) {
       "tenants", "Measure the wait of a light tenant while another floods, without a server");
   add_model_options(*tenants, o->model);
   tenants->add_option("--slots", o->slots, "Slots of the engine");
-  tenants->add_option("--step-ms", o->step_ms, "As recurve-server's --tpot-ms; milliseconds");
+  tenants->add_option("--step-ms", o->step_ms,
+                      "Target time of a step, as --tpot-ms of recurve-server; milliseconds");
   tenants->add_option("--rate", o->rate, "Requests a second of the light tenant");
   tenants->add_option("--seconds", o->seconds, "Time to measure each row; seconds");
   tenants->callback([o, &json] { run(*o, json); });

@@ -280,7 +280,7 @@ TEST_F(CliCommandsTest, InfoWorksWithTheKeyOfAUser) {
   const auto result = run({"info"});
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("fake-8m"));
-  EXPECT_THAT(result.out, HasSubstr("load\n  only with the key of an operator"));
+  EXPECT_THAT(result.out, HasSubstr("load\n  needs a key with the role observer or admin"));
   EXPECT_TRUE(json::parse(run({"info", "--json"}).out)["load"].is_null());
 }
 

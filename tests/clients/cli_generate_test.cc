@@ -448,7 +448,8 @@ TEST_F(CliGenerateTest, ReaderThatGoesEndsItQuietlyAndCancels) {
 TEST_F(CliGenerateTest, BytesThatAreNotUtf8AreNamed) {
   const auto result = generate({}, "abc\xff z");
   EXPECT_EQ(result.code, 1);
-  EXPECT_THAT(result.err, HasSubstr("standard input is not UTF-8: byte 3 (0xff)"));
+  EXPECT_THAT(result.err,
+              HasSubstr("standard input must be valid UTF-8, the error is at byte 3 (0xff)"));
   EXPECT_TRUE(server_.inference.generate_requests().empty());
 }
 

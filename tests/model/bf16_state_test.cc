@@ -85,7 +85,7 @@ TEST(Bf16StateRefusalTest, OfAModelWithoutMatrices) {
     ModelRunner runner({"rnn/lstm", DType::kF32}, "reference", 0, 1, DType::kBF16);
     ADD_FAILURE() << "was not refused";
   } catch (const std::runtime_error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("are vectors, which are kept in fp32"));
+    EXPECT_THAT(error.what(), HasSubstr("are vectors, which are stored in fp32"));
   }
 }
 

@@ -52,17 +52,17 @@ TEST(LoadModel, NamesWhatItRefusesAndWhatThereIs) {
 TEST(LoadModel, SaysWhatIsMissingOfAModelOfWhichAPartIsHere) {
   const auto refusal = [](const char* type) { return error_for({{"model_type", type}}); };
   EXPECT_EQ(refusal("olmo_hybrid"),
-            "d/config.json: model_type: olmo_hybrid is not supported yet: its gated delta rule and "
-            "attention are here, but not its norms after attention");
-  EXPECT_THAT(refusal("kimi_linear"), EndsWith("neither latent attention nor low-rank gates"));
-  EXPECT_THAT(refusal("kda"), HasSubstr("its delta rule with decays of channels is here"));
-  EXPECT_THAT(refusal("bamba"), EndsWith("but not their combination in its layers"));
+            "d/config.json: model_type: olmo_hybrid is not supported yet: the gated delta rule "
+            "and attention are supported, but not its norms after attention");
+  EXPECT_THAT(refusal("kimi_linear"), EndsWith("but not latent attention and low-rank gates"));
+  EXPECT_THAT(refusal("kda"), HasSubstr("the delta rule with decays of channels is supported"));
+  EXPECT_THAT(refusal("bamba"), EndsWith("but not combined as in its layers"));
   EXPECT_THAT(refusal("jamba"),
-              EndsWith("experts are here, but not their combination in its layers"));
+              EndsWith("experts are supported, but not combined as in its layers"));
   EXPECT_THAT(refusal("lfm2"), EndsWith("but not its gated short convolutions"));
   EXPECT_THAT(refusal("zamba2"), EndsWith("but not attention that layers share"));
   for (const char* type : {"rwkv", "rwkv5", "rwkv6", "rwkv6qwen2"}) {
-    EXPECT_THAT(refusal(type), HasSubstr("of RWKV there is version 7"));
+    EXPECT_THAT(refusal(type), HasSubstr("of RWKV, only version 7"));
   }
 }
 

@@ -368,10 +368,10 @@ def test_the_command_line_names_what_tls_needs(tmp_path):
             assert done.returncode == 3, done
             return done.stderr
 
-        wanted = "name the server as its certificate does, and with --tls-ca who has signed that"
+        wanted = "use a host name from the server's certificate, and give its CA with --tls-ca"
         assert wanted in said("--tls-ca", authority.ca)
         assert wanted in said("--tls-ca", other.ca)
-        assert "speaks TLS ends such a connection: give --tls-ca FILE" in said()
+        assert "if the server uses TLS, give --tls-ca FILE" in said()
         named = server.address.replace("127.0.0.1", "localhost")
         assert server.recurve("--server", named, "--tls-ca", authority.ca, "health").stdout == "SERVING\n"
     finally:

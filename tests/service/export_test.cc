@@ -125,7 +125,7 @@ TEST_F(Export, ContinuesElsewhereTheSame) {
 TEST_F(Export, RefusesMismatchesByName) {
   open("old");
   EXPECT_THAT(error_of([&] { exported(a_, "old"); }),
-              ::testing::Pair(StatusCode::FAILED_PRECONDITION, HasSubstr("absorbed nothing")));
+              ::testing::Pair(StatusCode::FAILED_PRECONDITION, HasSubstr("is empty")));
   EXPECT_EQ(error_of([&] { exported(a_, "unknown"); }).first, StatusCode::NOT_FOUND);
   ask(a_, turn("old", "Once upon a time"));
   const std::string state = exported(a_, "old");

@@ -79,7 +79,7 @@ def test_refusals_are_sentences_of_the_server(port, tmp_path):
         answer = json.loads(curl(f"http://127.0.0.1:{port}{path}", "-H", "Content-Type: application/json", "-d", body))
         return answer["error"]["message"]
 
-    assert refusal("/v1/completions", '{"prompt": }').endswith("must be JSON in UTF-8, and is not at byte 12")
+    assert refusal("/v1/completions", '{"prompt": }').endswith("must be valid JSON in UTF-8, the error is at byte 12")
     assert "json.exception" not in refusal("/v1/completions", '{"prompt": 1e999}')
     schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "integer", "minimum": 1,
                                                                              "multipleOf": 7}}}

@@ -56,8 +56,8 @@ def test_limits_are_refused_by_name(shared):
 
     for name in ("a", "b"):
         server.recurve("session", "open", name, key=keys["small"])
-    assert "2 sessions, as many as it may" in refused("session", "open", "c")
-    assert "2 sessions, as many as it may" in refused("session", "fork", "a", "c")
+    assert "2 sessions, which is its limit" in refused("session", "open", "c")
+    assert "2 sessions, which is its limit" in refused("session", "fork", "a", "c")
     assert "priority must be at most 0" in refused(*ask, "--priority", "1")
     assert "prompt tokens must be at most 100" in refused("generate", "--prompt", "It was " * 100)
     status, body = server.curl("POST", "/v1/completions", keys["small"], "-d",

@@ -155,7 +155,7 @@ TEST_F(StoppingTest, ASecondSignalEndsAtOnceWithASentence) {
     server_->signal(SIGTERM);
     ASSERT_TRUE(says("event=draining"));
     EXPECT_EQ(repeat_until_it_ends(second), 128 + second);
-    EXPECT_THAT(server_->log(), HasSubstr("recurve-server: second signal: ends at once"));
+    EXPECT_THAT(server_->log(), HasSubstr("recurve-server: second signal: exiting now"));
     expect_cut();
   }
 }

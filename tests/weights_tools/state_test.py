@@ -165,7 +165,7 @@ def test_pages_in_groups_are_read_from_the_files_next_to_it(tmp_path, capsys):
     with pytest.raises(ValueError, match="is a page group, not a state"):
         read_state(tmp_path / "state-101")
     (tmp_path / "state-100").unlink()
-    with pytest.raises(ValueError, match="has pages in page group 100, which is not the file"):
+    with pytest.raises(ValueError, match="needs page group 100: put its file at"):
         read_state(tmp_path / "paged.state")
 
 
@@ -179,7 +179,7 @@ def test_a_version_makes_no_other_state():
     assert compare(read_state(SMALL), read_state(VERSION_2)) == ["equal, to the bit"]
 
 
-@pytest.mark.parametrize(("version", "sentence"), [(4, "version 4, and"), (1, "version 1, and"), (0, "damaged: unknown version 0")])
+@pytest.mark.parametrize(("version", "sentence"), [(4, "version 4, this program"), (1, "version 1, this program"), (0, "damaged: its format version is 0")])
 def test_versions_that_it_does_not_know_are_refused_by_name(tmp_path, version, sentence):
     raw = small()
     (tmp_path / "other.state").write_bytes(raw[:8] + struct.pack("<I", version) + raw[12:])

@@ -47,14 +47,14 @@ constexpr const char* kAbout =
 
 constexpr const char* kExitCodes =
     "Exit codes:\n"
-    "  0    done; also where the reader of standard output has gone\n"
-    "  1    the server refused the request or failed; its sentence is on standard error\n"
+    "  0    done; also if the reader of standard output has closed it\n"
+    "  1    the server refused the request or failed; its message is on standard error\n"
     "  2    wrong use\n"
     "  3    no server can be reached, or the connection was lost\n"
-    "  4    the server loads its model or drains\n"
+    "  4    the server is loading its model or draining\n"
     "  130  interrupted; a running request was cancelled\n\n"
-    "--json prints each message as one line of JSON: the names of the .proto files, defaults\n"
-    "included, 64-bit integers as strings, bytes in base64.\n";
+    "--json prints each message as one line of JSON: with the field names of the .proto files "
+    "and\ndefault values, 64-bit integers as strings, bytes in base64.\n";
 
 // "recurve help generate" prints what "recurve generate --help" prints.
 void add_help(CLI::App& app, CliContext& context) {
@@ -102,7 +102,8 @@ void add_commands(CLI::App& app, CliContext& context) {
 void check_arguments(int count, char** arguments) {
   for (int i = 1; i < count; ++i) {
     if (const auto at = find_invalid_utf8(arguments[i])) {
-      throw UsageError(fmt::format("argument {} is not UTF-8 at its byte {}", i, *at));
+      throw UsageError(
+          fmt::format("argument {} must be valid UTF-8, the error is at its byte {}", i, *at));
     }
   }
 }

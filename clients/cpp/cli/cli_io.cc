@@ -54,7 +54,7 @@ PieceReader::PieceReader(const std::string& file)
             file == "-" ? std::fflush : std::fclose) {
   if (!file_) throw UsageError(fmt::format("{} cannot be read: {}", name_, std::strerror(errno)));
   if (file == "-" && isatty(STDIN_FILENO)) {
-    fmt::print(stderr, "recurve: reads the text up to Ctrl-D\n");
+    fmt::print(stderr, "recurve: reading the text from standard input; Ctrl-D ends it\n");
   }
 }
 
@@ -115,7 +115,7 @@ void check_utf8(std::string_view text, const std::string& what) {
   const auto at = find_invalid_utf8(text);
   if (!at) return;
   throw ClientError(ClientError::Kind::kRefused, grpc::StatusCode::INVALID_ARGUMENT,
-                    fmt::format("{} is not UTF-8: byte {} (0x{:02x}) begins no character", what,
+                    fmt::format("{} must be valid UTF-8, the error is at byte {} (0x{:02x})", what,
                                 *at, static_cast<unsigned char>(text[*at])));
 }
 

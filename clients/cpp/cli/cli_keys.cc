@@ -60,7 +60,7 @@ int remove(const std::string& file, const std::string& id) {
 }  // namespace
 
 void add_keys(CLI::App& app, CliContext& context) {
-  CLI::App& keys = *app.add_subcommand("keys", "Create, replace and remove the keys of a server");
+  CLI::App& keys = *app.add_subcommand("keys", "Create, list and remove the keys of a server");
   keys.require_subcommand(1);
   const auto flags = std::make_shared<NewKeyFlags>();
   const auto add_file = [&flags](CLI::App& command) {
@@ -77,7 +77,8 @@ void add_keys(CLI::App& app, CliContext& context) {
                   "user; observer: sees load and metrics too; admin: drains and aborts too "
                   "[default: user]")
       ->check(CLI::IsMember({"user", "observer", "admin"}));
-  made.add_option("--expires", flags->expires, "When: 2026-12-31, 30d, 12h [default: never]");
+  made.add_option("--expires", flags->expires,
+                  "Expiry as a date or a duration: 2026-12-31, 30d, 12h [default: never]");
   made.callback([&context, flags] { context.run = [flags] { return make(*flags); }; });
 
   CLI::App& shown =

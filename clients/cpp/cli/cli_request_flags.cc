@@ -74,7 +74,8 @@ void add_sampling_flags(CLI::App& command, v1::GenerateRequest* request) {
       "0, all]");
   value_flag<float>(
       command, "--typical-p", [=](float v) { sampling()->set_typical_p(v); },
-      "Sample from the fewest ids, closest to the entropy first, that reach this, above 0 to 1 "
+      "Sample from the fewest ids whose probabilities reach this, those of average surprise first "
+      "(locally typical sampling), above 0 to 1 "
       "[default: 1, all]");
   value_flag<float>(
       command, "--repetition-penalty", [=](float v) { sampling()->set_repetition_penalty(v); },
@@ -156,7 +157,8 @@ void add_constraint_flags(CLI::App& command, v1::GenerateRequest* request) {
   options.push_back(value_flag<std::string>(
       command, "--structural-tag",
       [=](const std::string& file) { constraint()->set_structural_tag(file_text(file)); },
-      "Text in which each trigger begins one of the structures in this JSON file: {\"triggers\": "
+      "Constrain the answer to text in which each trigger begins one of the structures in this "
+      "JSON file: {\"triggers\": "
       "[TEXT...], \"structures\": [{\"begin\": TEXT, \"schema\": {...}, \"end\": TEXT}...]}"));
   for (CLI::Option* option : options) {
     for (CLI::Option* other : options) {
@@ -170,15 +172,13 @@ CLI::Option* add_tool_flags(CLI::App& command, ToolFlags* flags) {
   CLI::Option* tools = value_flag<std::string>(
       command, "--tools", [=](const std::string& file) { flags->tools_json = file_text(file); },
       "Functions that the model may call, in a JSON file: [{\"type\": \"function\", \"function\": "
-      "{\"name\": ..., \"description\": ..., \"parameters\": JSON SCHEMA}}...]; each call is a "
-      "line "
-      "of JSON [default: none]");
+      "{\"name\": ..., \"description\": ..., \"parameters\": JSON SCHEMA}}...]; each call is "
+      "printed as a line of JSON [default: none]");
   tools->type_name("FILE");
   command
       .add_option("--tool-choice", flags->choice,
-                  "auto: text, calls or both; required: calls; none: the model is told of the "
-                  "functions, and what it says of them is text; else the name of the one that is "
-                  "called")
+                  "auto: text, calls or both; required: calls only; none: text only, although the "
+                  "prompt lists the functions; a name: a call of this function")
       ->capture_default_str()
       ->needs(tools);
   command.add_flag("--single-tool-call", flags->single, "Allow at most one call")->needs(tools);
@@ -200,7 +200,7 @@ void add_prompt_flags(CLI::App& command, v1::GenerateRequest* request) {
   command.add_flag_function(
       "--no-add-special-tokens",
       [=](int64_t count) { request->set_add_special_tokens(count == 0); },
-      "Do not add the beginning-of-sequence id that the model's rule adds");
+      "Do not add the model's beginning-of-sequence id");
   command.add_flag_function(
       "--parse-special", [=](int64_t count) { request->set_parse_special(count > 0); },
       "Convert names of control tokens in the text (\"<s>\") to their ids; not for untrusted text");
@@ -213,11 +213,11 @@ void add_prompt_flags(CLI::App& command, v1::GenerateRequest* request) {
       "With --json: the same for the prompt's tokens, 0 to 100 [default: none]");
   value_flag<int32_t>(
       command, "--priority", [=](int32_t v) { request->set_priority(v); },
-      "Order of waiting requests, -10 to 10: a step counts as 10 seconds of waiting [default: 0]");
+      "Order of waiting requests, -10 to 10: each 1 counts as 10 seconds of waiting [default: 0]");
   takes_names<v1::PrefixMode>(
       command.add_option_function<v1::PrefixMode>(
           "--prefix", [=](const v1::PrefixMode& mode) { request->set_prefix(mode); },
-          "Use of cached states of prompts with the same prefix, and storing of new ones "
+          "Use cached states of prompts with the same prefix, and store new ones "
           "[default: use-and-keep]"),
       {{"off", v1::PREFIX_MODE_OFF},
        {"use", v1::PREFIX_MODE_USE},

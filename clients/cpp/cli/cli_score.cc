@@ -112,7 +112,7 @@ void add_score(CLI::App& app, CliContext& context) {
   command.add_flag_function(
       "--no-add-special-tokens",
       [flags](int64_t count) { flags->options.set_add_special_tokens(count == 0); },
-      "Do not add the beginning-of-sequence id that the model's rule adds");
+      "Do not add the model's beginning-of-sequence id");
   command.add_flag_function(
       "--parse-special", [flags](int64_t count) { flags->options.set_parse_special(count > 0); },
       "Convert names of control tokens in the text (\"<s>\") to their ids; not for untrusted text");

@@ -157,7 +157,7 @@ int info(CliContext& context) {
   append_server(table, client.address(), server);
   if (model) append_model(table, *model);
   if (load) append_load(table, *load);
-  if (!load) table += "load\n  only with the key of an operator\n";
+  if (!load) table += "load\n  needs a key with the role observer or admin\n";
   write_out(table);
   return kExitOk;
 }
@@ -217,7 +217,8 @@ void add_abort(CLI::App& app, CliContext& context) {
                           "Abort a running request of your tenant; with an administrator's key, "
                           "of any tenant");
   const auto id = std::make_shared<std::string>();
-  command.add_option("request-id", *id, "The request's id, as --request-id or --stats name it")
+  command
+      .add_option("request-id", *id, "The request's id, which --request-id sets and --stats prints")
       ->required();
   command.callback(
       [&context, id] { context.run = [&context, id] { return abort(context, *id); }; });

@@ -210,8 +210,8 @@ void add_get_list_close(CLI::App& app, CliContext& context) {
 
 void add_accept(CLI::App& app, CliContext& context) {
   add_name(add_command(app, context, "accept",
-                       "Accept a session that answers DATA_LOSS at the position that get prints; "
-                       "acknowledged turns after it are lost",
+                       "Continue a session that answers DATA_LOSS from the position that get "
+                       "prints; acknowledged turns after it are lost",
                        [](Client& client, const CallOptions& options, const CliContext& ctx,
                           const SessionFlags& flags) {
                          print_session(ctx, client.accept_session(flags.name, options));
@@ -318,8 +318,8 @@ void add_rewind(CLI::App& app, CliContext& context) {
       .add_option_function<int64_t>(
           "--position",
           [flags = command.flags](const int64_t& tokens) { flags->position = tokens; },
-          "Return to where the session had absorbed this many tokens; it absorbs those after the "
-          "last mark before again; needs open --rewind-tokens")
+          "Return to the state after this many tokens, which is computed again from the last mark "
+          "before it; needs open --rewind-tokens")
       ->excludes(mark);
 }
 

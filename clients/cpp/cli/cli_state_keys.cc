@@ -69,21 +69,20 @@ void add_state_keys(CLI::App& keys, CliContext& context) {
   command("new", "Create the file, with a key in it", make);
   add_folder(*command("list", "List the keys of the folder and their tenants", list));
 
-  CLI::App& rotated = *command(
-      "rotate",
-      "Add a new key as the first of the file, and wrap the keys of folders with it; states do "
-      "not change",
-      rotate);
+  CLI::App& rotated = *command("rotate",
+                               "Add a new key as the first of the file, and encrypt the tenants' "
+                               "keys of the folders with it; states do not change",
+                               rotate);
   rotated.add_option("--state-dir", flags->folders, "The server's --state-dir; several may follow")
       ->required();
   rotated.add_flag("--drop-old", flags->drops_old,
-                   "Take the keys of before out of the file: no other folder may need them");
+                   "Remove the older keys from the file; no other folder may need them");
 
-  CLI::App& dropped = *command(
-      "drop",
-      "Remove a tenant's keys from the folder, and print the names of their files: its states "
-      "there cannot be read any more, unless these are put back",
-      drop);
+  CLI::App& dropped =
+      *command("drop",
+               "Remove a tenant's keys from the folder, and print the names of their files. The "
+               "tenant's states there can be read again only if these files are restored",
+               drop);
   add_folder(dropped);
   dropped.add_option("--tenant", flags->tenant, "Whose")->required();
 }

@@ -99,8 +99,8 @@ void check_echo(const std::vector<Prompt>& prompts, int32_t choices, const Model
   }
   const auto times = static_cast<size_t>(std::clamp(choices, 1, std::max(model.max_choices, 1)));
   if (bytes <= kMostBytes / times) return;
-  throw BadField("echo", fmt::format("echo must be false where the prompts, n times, have more "
-                                     "than {} bytes of text, got {} times {}",
+  throw BadField("echo", fmt::format("echo must be false if n times the prompts have more than {} "
+                                     "bytes of text, got {} times {}",
                                      kMostBytes, times, bytes));
 }
 
@@ -129,7 +129,8 @@ Refused Completions::read(std::string text, const WorkLimits& limits,
       throw BadField("prompt", "prompt must be one prompt with a session, got several");
     }
     if (echo && !common.session.empty()) {
-      throw BadField("echo", "echo must be false with a session, which has only new prompts");
+      throw BadField("echo",
+                     "echo must be false with a session: its earlier prompts are not stored");
     }
     if (echo) check_echo(prompts, common.choices, model_->text);
   };

@@ -100,9 +100,10 @@ class BoundedText {
   }
   void append(std::string_view part) {
     if (text_.size() + part.size() > most_) {
-      throw BadField(field_, fmt::format("{} must be such that the answer has at most {} bytes, "
-                                         "and it has more: send less at once",
-                                         field_, most_));
+      throw BadField(
+          field_,
+          fmt::format("{} must be shorter: the answer has more than {} bytes; send it in parts",
+                      field_, most_));
     }
     text_ += part;
   }

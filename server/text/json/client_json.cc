@@ -98,7 +98,8 @@ class Builder final : public nlohmann::json_sax<ClientJson> {
     return true;
   }
   bool parse_error(size_t byte, const std::string&, const nlohmann::detail::exception&) override {
-    throw JsonRefused(fmt::format("{} must be JSON in UTF-8, and is not at byte {}", what_, byte));
+    throw JsonRefused(
+        fmt::format("{} must be valid JSON in UTF-8, the error is at byte {}", what_, byte));
   }
 
   ClientJson take() { return std::move(value_); }

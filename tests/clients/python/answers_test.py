@@ -306,7 +306,7 @@ def test_tools_that_cannot_be_called_are_refused(client, connect):
     ):
         with pytest.raises(error, match="tool_choice"):
             client.chat("Who?", tools=TOOLS, tool_choice=choice)
-    with pytest.raises(TypeError, match="tool_choice takes tools"):
+    with pytest.raises(TypeError, match="tool_choice needs tools"):
         client.chat("Who?", tool_choice="required")
     with pytest.raises(recurve.InvalidArgumentError, match="cannot be combined with tools"):
         client.chat("Who?", tools=TOOLS, regex="a")

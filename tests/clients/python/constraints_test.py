@@ -91,5 +91,5 @@ def test_what_is_not_enforced_is_refused_by_name(client):
     ):
         with pytest.raises(recurve.InvalidArgumentError, match=named):
             client.generate(PROMPT, max_tokens=4, **constraint)
-    with pytest.raises(TypeError, match="not both"):
+    with pytest.raises(TypeError, match="must have only one of regex and choice, got both"):
         client.generate(PROMPT, regex="a", choice=["a"])

@@ -55,11 +55,11 @@ def test_errors_are_pythons_own_where_it_has_them():
 def test_a_prompt_of_another_type_is_named(client):
     for wrong in (None, 7, b"x", {"role": "user"}):
         named = f", got {type(wrong).__name__}$"
-        with pytest.raises(TypeError, match="a prompt is a str or token ids" + named):
+        with pytest.raises(TypeError, match="a prompt must be a str or token ids" + named):
             client.generate(wrong)
-        with pytest.raises(TypeError, match="messages are a str or a list of dicts" + named):
+        with pytest.raises(TypeError, match="messages must be a str or a list of dicts" + named):
             client.chat(wrong)
-    with pytest.raises(TypeError, match="a text to score is .*, got NoneType"):
+    with pytest.raises(TypeError, match="a text to score must be .*, got NoneType"):
         client.score(None)
 
 

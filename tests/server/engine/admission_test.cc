@@ -280,7 +280,7 @@ TEST(EngineAdmission, ThereMustBeSomethingToAbsorb) {
   EXPECT_EQ(harness->get("s").pending_token, std::nullopt);
   AnswerPtr absorbed = harness->ask(request(0, 2, 0, "s"));
   EXPECT_EQ(absorbed->reason(), EndReason::kInvalid);
-  EXPECT_THAT(absorbed->ending->message, HasSubstr("nothing to absorb"));
+  EXPECT_THAT(absorbed->ending->message, HasSubstr("the prompt is empty"));
 }
 
 TEST(EngineAdmission, SaysWhatWillBeAbsorbed) {

@@ -176,7 +176,7 @@ TEST_P(PagesTest, WhatCanNeverFitIsRefusedWithTheMemoryThatWouldDo) {
   EXPECT_EQ(refused->reason(), EndReason::kInvalid);
   const size_t would_do = 5 * model().state_layout().page_bytes();
   EXPECT_THAT(refused->ending->message,
-              HasSubstr("--kv-memory holds 256 tokens: --kv-memory " + std::to_string(would_do)));
+              HasSubstr("--kv-memory holds 256 tokens: raise it to " + std::to_string(would_do)));
   EXPECT_EQ(harness.ask(request(200, 56, 1))->reason(), EndReason::kLength);
 
   HarnessOptions context = options(2, 4);
@@ -269,7 +269,7 @@ TEST_P(PagesTest, ATenantHasNoMorePagesThanItsQuota) {
   const AnswerPtr refused = harness.ask(of(200, 121, 1));
   EXPECT_EQ(refused->reason(), EndReason::kInvalid);
   EXPECT_THAT(refused->ending->message,
-              HasSubstr("page_bytes of tenant \"bounded\" holds 320 tokens: page_bytes " +
+              HasSubstr("page_bytes of tenant \"bounded\" holds 320 tokens: raise it to " +
                         std::to_string(6 * model().state_layout().page_bytes())));
   Request by_default = of(200, 4096, 1);
   by_default.max_tokens_is_default = true;

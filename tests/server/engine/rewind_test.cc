@@ -45,7 +45,7 @@ TEST(Rewind, WhatIsNotStoredIsRefusedByName) {
   refused = harness->command(rewind(12, "t"));
   EXPECT_EQ(refused.reason, EndReason::kNotFound);
   EXPECT_THAT(refused.message,
-              HasSubstr("from 9 on, and has no mark of this text from there to 12"));
+              HasSubstr("from 9 on, and has no mark of this text between there and 12"));
   EXPECT_EQ(harness->get("t").position, 29);
   EXPECT_FALSE(harness->get("t").busy);
 }

@@ -277,7 +277,7 @@ class LostTurn : public ::testing::Test {
     bytes[bytes.rfind("\"commit\":4")] ^= 1;
   }
   void expect_refused(Server& server) {
-    const std::string still = "position " + std::to_string(position_) + " is still there";
+    const std::string still = "position " + std::to_string(position_) + " can be read";
     const AnswerPtr refused = server.ask(turn("s", 2));
     EXPECT_EQ(refused->reason(), EndReason::kStateLost);
     EXPECT_THAT(refused->ending->message, HasSubstr(still));
@@ -375,7 +375,7 @@ TEST(Tiers, ALostStateIsLeftBehindForTheLastMarkOrNothing) {
     };
     {
       Server server(folder(), telling, own_files);
-      const std::string still = "position " + std::to_string(position) + " is still there";
+      const std::string still = "position " + std::to_string(position) + " can be read";
       for (int i = 0; i < 2; ++i) {
         const AnswerPtr refused = server.ask(turn("s", 3));
         EXPECT_EQ(refused->reason(), EndReason::kStateLost);

@@ -146,9 +146,9 @@ TEST_F(FieldTableTest, ConstraintsHaveNoFieldsThatAreDropped) {
   refuse(format, R"(["json_object"])", "type must be");
   const char* outputs = "structured_outputs";
   refuse(outputs, R"({"jsn":{}})", "is not supported here");
-  refuse(outputs, R"({"regex":null})", "must say what the answer is");
-  refuse(outputs, R"({"json_object":false})", "must say what the answer is");
-  refuse(outputs, R"({"disable_fallback":true})", "must say what the answer is");
+  refuse(outputs, R"({"regex":null})", "must have one of json");
+  refuse(outputs, R"({"json_object":false})", "must have one of json");
+  refuse(outputs, R"({"disable_fallback":true})", "must have one of json");
   refuse(outputs, R"({"regex":"a","whitespace_pattern":" "})", "is not supported here");
   refuse(outputs, R"({"regex":"a","disable_any_whitespace":true})", "not supported");
   refuse(outputs, R"({"regex":"a","choice":["a"]})", "must not be combined with");

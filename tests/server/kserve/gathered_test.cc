@@ -71,7 +71,7 @@ TEST_F(GatheredTest, AnAnswerOverTheLimitIsRefusedWithTheNumbers) {
   const auto large = request(1'000'000, 8, 20);
   const grpc::Status status = infer(large);
   EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(status.error_message(), HasSubstr(" MB by max_tokens, n and logprobs"));
+  EXPECT_THAT(status.error_message(), HasSubstr(" MB with these max_tokens, n and logprobs"));
   EXPECT_THAT(status.error_message(), HasSubstr("the limit is 128 MB"));
   EXPECT_THAT(streamed_error(large), HasSubstr("the limit is 128 MB"))
       << "a whole answer in a stream of calls";
@@ -84,9 +84,9 @@ TEST_F(GatheredTest, AnAnswerWithoutFreeMemoryIsRefusedForNow) {
     const ByteBudget::Share others = all_but(1 << 20);
     const grpc::Status status = infer(request(1'000, 1, 20));
     EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
-    EXPECT_THAT(status.error_message(), HasSubstr("fill their memory"));
+    EXPECT_THAT(status.error_message(), HasSubstr("not enough memory for a whole answer"));
     EXPECT_EQ(engine_->generated(), 0);
-    EXPECT_THAT(streamed_error(request(1'000, 1, 20)), HasSubstr("fill their memory"));
+    EXPECT_THAT(streamed_error(request(1'000, 1, 20)), HasSubstr("not enough memory for a whole answer"));
     auto streamed = request(3, 1, 20);
     auto& stream = *streamed.add_inputs();
     stream.set_name("stream");

@@ -83,7 +83,7 @@ INSTANTIATE_TEST_SUITE_P(
                 {"allowed_token_ids", "300"}},
         BadCase{"ConstraintWithoutForm",
                 [](R& r) { r.mutable_constraint(); },
-                {"constraint must have a form"}},
+                {"constraint must have a kind"}},
         BadCase{"StopId",
                 [](R& r) { r.mutable_stop()->add_stop_token_ids(-2); },
                 {"stop_token_ids", "-2"}},
@@ -169,9 +169,9 @@ TEST_F(BadMessageTest, AFieldThatIsNotUtf8IsNamed) {
       "a\xff"
       "b");
   EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(status.error_message(), "text must be valid UTF-8, and is not");
+  EXPECT_EQ(status.error_message(), "text must be valid UTF-8");
   EXPECT_EQ(generate_raw("\x3a\x03\x2a\x01\xc0").error_message(),
-            "stop.stop_strings must be valid UTF-8, and is not");
+            "stop.stop_strings must be valid UTF-8");
   const RawAnswer tokenize = raw_call(*channel_, "/recurve.v1.Inference/Tokenize", "\x0a\x01\xfe");
   EXPECT_EQ(tokenize.status.error_code(), StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(tokenize.status.error_message(), HasSubstr("text"));
@@ -204,7 +204,7 @@ TEST_F(BadMessageTest, AMessageOfManySmallValuesIsRefusedUnparsed) {
     return bytes + content;
   };
   EXPECT_EQ(generate_raw(conversation(500'000)).error_message(),
-            "the message must have fewer small values: these would take more than 11 MB");
+            "the message must have fewer values: decoded they would take more than 11 MB");
   EXPECT_THAT(generate_raw(conversation(10)).error_message(), HasSubstr("template"));
   v1::GenerateRequest request = text_request("still here");
   for (int32_t id = 0; id < 250; ++id) (*request.mutable_sampling()->mutable_logit_bias())[id] = 1;

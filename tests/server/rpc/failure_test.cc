@@ -21,7 +21,7 @@ struct Case {
 };
 constexpr Case kCases[] = {
     {run_out_of_memory, StatusCode::RESOURCE_EXHAUSTED, "out of memory"},
-    {have_a_bug, StatusCode::INTERNAL, "the server has failed on the"},
+    {have_a_bug, StatusCode::INTERNAL, "the server could not serve the"},
 };
 
 class FailureTest : public RpcFixture {

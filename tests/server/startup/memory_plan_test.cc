@@ -114,7 +114,7 @@ TEST(MemoryPlanTest, PagesThatDoNotFitOrAreTooFewAreRefused) {
                     HasSubstr("--kv-memory 36507222016 or less fits")));
   EXPECT_THAT(refused(15 << 20, growing_with(100 * kGiB)),
               HasSubstr("each of 16 slots needs a page of 1048576 bytes: --kv-memory 16777216"));
-  EXPECT_THAT(refused(kGiB, plan_with(100 * kGiB)), HasSubstr("do not grow: leave it out"));
+  EXPECT_THAT(refused(kGiB, plan_with(100 * kGiB)), HasSubstr("does not have: leave it out"));
 }
 
 TEST(MemoryPlanTest, RefusalsShowTheArithmeticAndWhatFits) {

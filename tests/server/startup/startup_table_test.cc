@@ -63,7 +63,7 @@ TEST(StartupTable, SaysWhatAnEarlierServerHasStored) {
 }
 
 TEST(StartupTable, RecommendsInt8WhereInt4WasMeasuredToCostMuch) {
-  const auto recommendation = HasSubstr("int4 costs gla up to 3 % of a text's bits");
+  const auto recommendation = HasSubstr("with gla, int4 increases the bits per byte by up to 3 %");
   EXPECT_THAT(table_of("gla/gla", "", "int4"), recommendation);
   EXPECT_THAT(table_of("gla/gla", "", "int8"), Not(recommendation));
   EXPECT_THAT(table_of("gla/retnet", "", "int4"), Not(HasSubstr("prefer --weights int8")));

@@ -136,14 +136,14 @@ TEST_F(PageGroups, OthersAreRefusedByName) {
   const std::string first = groups_.at(100), second = groups_.at(101);
   groups_.at(100) = second;
   groups_.at(101) = first;
-  EXPECT_THAT(refusal(&reason), HasSubstr("pages in 101 are not those"));
+  EXPECT_THAT(refusal(&reason), HasSubstr("page group 101 is not the one"));
   EXPECT_EQ(reason, EndReason::kForeignState);
   // With the same ID, of another folder.
   groups_.at(101) = second;
   image_.rooms[1][7] ^= std::byte{1};
   base_.base = {};
   add_group(0, 70, 100);
-  EXPECT_THAT(refusal(&reason), HasSubstr("pages in 100 are not those"));
+  EXPECT_THAT(refusal(&reason), HasSubstr("page group 100 is not the one"));
   EXPECT_EQ(reason, EndReason::kForeignState);
   groups_.at(100) = state_;
   EXPECT_NE(refusal(), "");
@@ -173,9 +173,10 @@ TEST_F(PageGroups, ForgedOnesAreRefused) {
   EXPECT_THAT(forged_group("\"first\":1", "\"first\":0"), HasSubstr("not in order"));
   EXPECT_THAT(forged_group("\"first\":1", "\"first\":9"), HasSubstr("not in order"));
   EXPECT_THAT(forged_group("\"page 2\"", "\"page 1\""), HasSubstr("not in order"));
-  EXPECT_THAT(forged_group("\"bytes\":512", "\"bytes\":256"), HasSubstr("not what its data is"));
-  EXPECT_THAT(forged_group("\"base\"", "\"basf\""), HasSubstr("before its own"));
-  EXPECT_THAT(forged_group("\"id\":\"100\"", "\"id\":\"000\""), HasSubstr("no page group"));
+  EXPECT_THAT(forged_group("\"bytes\":512", "\"bytes\":256"),
+              HasSubstr("sizes of its pages and of its data differ"));
+  EXPECT_THAT(forged_group("\"base\"", "\"basf\""), HasSubstr("must have a base if"));
+  EXPECT_THAT(forged_group("\"id\":\"100\"", "\"id\":\"000\""), HasSubstr("an id above 0"));
 
   const auto forged_state = [&](const std::string& from, const std::string& to) {
     state_ = state;
@@ -186,10 +187,14 @@ TEST_F(PageGroups, ForgedOnesAreRefused) {
   };
   EXPECT_EQ(forged_state("\"id\":\"9\"", "\"id\":\"8\""), "");
   const std::string position = "\"position\":";
-  EXPECT_THAT(forged_state(position + "200", position + "900"), HasSubstr("no array is in"));
-  EXPECT_THAT(forged_state(position + "200", position + "256"), HasSubstr("arrays are not"));
-  EXPECT_THAT(forged_state(position + "200", position + "129"), HasSubstr("no array is in"));
-  EXPECT_THAT(forged_state("\"base\"", "\"basf\""), HasSubstr("arrays are not"));
+  EXPECT_THAT(forged_state(position + "200", position + "900"),
+              HasSubstr("a piece without arrays"));
+  EXPECT_THAT(forged_state(position + "200", position + "256"),
+              HasSubstr("sizes of its arrays and of its data differ"));
+  EXPECT_THAT(forged_state(position + "200", position + "129"),
+              HasSubstr("a piece without arrays"));
+  EXPECT_THAT(forged_state("\"base\"", "\"basf\""),
+              HasSubstr("sizes of its arrays and of its data differ"));
   EXPECT_THAT(forged_state("\"growth\":\"token\"", "\"growth\":\"fixed\""), HasSubstr("arrays"));
 }
 
@@ -199,8 +204,9 @@ TEST_F(PageGroups, AreOnlyReadWithTheStateThatTheyAreOf) {
               ::testing::ThrowsMessage<StateError>(HasSubstr("export the session instead")));
   EXPECT_THAT([&] { check_front(state_, header(0)); },
               ::testing::ThrowsMessage<StateError>(HasSubstr("export the session instead")));
-  EXPECT_THAT([&] { state_reader(header(0))(groups_.at(100)); },
-              ::testing::ThrowsMessage<StateError>(HasSubstr("it has pages of one")));
+  EXPECT_THAT(
+      [&] { state_reader(header(0))(groups_.at(100)); },
+      ::testing::ThrowsMessage<StateError>(HasSubstr("it is a page group, expected a state")));
   std::string forged = state_;
   forged.replace(forged.find("\"position\":200"), 14, "\"position\":9223372036854775752");
   forged.replace(forged.find("\"page 3\""), 8, "\"page 144115188075855871\"");

@@ -479,7 +479,7 @@ TEST_F(DamagedGroup, IsSetAsideAndItsStatesAreGone) {
   EXPECT_EQ(store->damage().states_gone, 0) << "not read yet";
   auto found = problems(*store);
   EXPECT_THAT(found["a"], HasSubstr("checksum"));
-  EXPECT_THAT(found["f"], HasSubstr("gone"));
+  EXPECT_THAT(found["f"], HasSubstr("missing"));
   EXPECT_EQ(found["b"], "");
   EXPECT_THAT(disk_->names(), Contains("set-aside-" + file_));
   store->for_each_record([&](const StateStore::Record& record) {
@@ -520,8 +520,8 @@ TEST_F(DamagedGroup, OfTheSameIdButAnotherFolderIsRefusedAndStays) {
   std::memcpy(bytes.data() + 24, &front, sizeof front);
   const auto store = open(disk_);
   auto found = problems(*store);
-  EXPECT_THAT(found["a"], HasSubstr("files were exchanged"));
-  EXPECT_THAT(found["f"], HasSubstr("files were exchanged"));
+  EXPECT_THAT(found["a"], HasSubstr("restore the file"));
+  EXPECT_THAT(found["f"], HasSubstr("restore the file"));
   EXPECT_THAT(disk_->names(), Contains(file_));
 }
 

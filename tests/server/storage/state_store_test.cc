@@ -314,7 +314,7 @@ TEST_F(DamagedFolder, AChangedByteIsFoundAndTheFileIsKept) {
     if (record.key != "large") return;
     EXPECT_THAT(read(*store, record), HasSubstr("checksum"));
     store->set_aside(*record.states[0]);
-    EXPECT_THAT(read(*store, record), HasSubstr("gone"));
+    EXPECT_THAT(read(*store, record), HasSubstr("missing"));
   });
   EXPECT_THAT(disk_->names(), Contains(StartsWith("set-aside-state-")));
   EXPECT_EQ(store->usage().set_aside, 1);
@@ -332,10 +332,10 @@ TEST_F(DamagedFolder, WhatIsCutOffIsSetAsideToo) {
 TEST_F(DamagedFolder, WhatIsCutOffOrGoneIsSaidAndTheRestGoesOn) {
   disk_->bytes_of(file("segment-")).resize(100);
   auto said = read_all();
-  EXPECT_THAT(said.at("small"), HasSubstr("cut off"));
+  EXPECT_THAT(said.at("small"), HasSubstr("truncated"));
   EXPECT_EQ(said.at("large"), "");
   disk_->remove(file("state-"));
-  EXPECT_THAT(read_all().at("large"), HasSubstr("gone"));
+  EXPECT_THAT(read_all().at("large"), HasSubstr("missing"));
 }
 
 // While the store runs, too.
@@ -343,7 +343,7 @@ TEST_F(DamagedFolder, AFileThatIsDeletedMeanwhileIsSaidToBeGone) {
   const auto store = open(disk_);
   disk_->remove(file("state-"));
   store->for_each_record([&](const StateStore::Record& record) {
-    EXPECT_THAT(read(*store, record), HasSubstr(record.key == "large" ? "gone" : ""));
+    EXPECT_THAT(read(*store, record), HasSubstr(record.key == "large" ? "missing" : ""));
   });
 }
 
@@ -356,7 +356,7 @@ TEST_F(DamagedFolder, AStateThatCannotBeThereIsSaidToBeGone) {
   std::string& journal = disk_->bytes_of(file("journal-"));
   journal += journal_group(parse_journal(journal).groups.size(), entries);
   const auto said = read_all();
-  EXPECT_THAT(said.at("beyond"), HasSubstr("cut off"));
+  EXPECT_THAT(said.at("beyond"), HasSubstr("truncated"));
   EXPECT_EQ(said.at("small"), "");
 }
 

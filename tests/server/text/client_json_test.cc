@@ -76,7 +76,7 @@ TEST(ClientJson, IsReadAsTheLibraryReadsIt) {
 TEST(ClientJson, EveryTruncationIsRefused) {
   const std::string text = R"({"a":[{"b":"é"},[[-1.5e3]],{}],"c":{"a":null,"d":true}})";
   for (size_t size = 0; size < text.size(); ++size) {
-    EXPECT_THAT(refusal_of(text.substr(0, size)).what(), HasSubstr("the body must be JSON"));
+    EXPECT_THAT(refusal_of(text.substr(0, size)).what(), HasSubstr("the body must be valid JSON"));
   }
 }
 

@@ -32,7 +32,7 @@ class Tls:
 
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None):
-            raise ValueError("a client's certificate needs its key, and the key the certificate")
+            raise ValueError("a client certificate and its key must be given together")
 
     @staticmethod
     def from_environment() -> Tls | None:
@@ -66,7 +66,7 @@ def with_key(metadata: Metadata, key: str | None) -> Metadata:
     if not key:
         return metadata
     if not re.fullmatch("[!-~]+", key):
-        raise ValueError("a key is one word of ASCII, as `recurve keys new` prints it")
+        raise ValueError("the key must be one word of ASCII, as `recurve keys new` prints it")
     return (*metadata, ("authorization", f"Bearer {key}"))
 
 
@@ -75,7 +75,7 @@ def check_address(address: str) -> str:
     goes wrong then says nothing."""
     port = re.fullmatch(r"[^/]+:(\d{1,5})", address)
     if not address.startswith(_NAMED) and not (port and 0 < int(port[1]) < 65536):
-        raise ValueError(f"a server's address is HOST:PORT, e.g. 127.0.0.1:50051, not '{address}'")
+        raise ValueError(f"the server's address must be HOST:PORT, e.g. 127.0.0.1:50051, got '{address}'")
     return address
 
 

@@ -49,7 +49,7 @@ def generate_request(
     if isinstance(prompt, str):
         request.text = prompt
     else:
-        request.ids.ids.extend(listed("a prompt is a str or token ids", prompt))
+        request.ids.ids.extend(listed("a prompt must be a str or token ids", prompt))
     return request, _set_options(request, dict(options))
 
 
@@ -73,7 +73,7 @@ def chat_request(
 def _set_tool_use(request: v1.GenerateRequest, choice: Any, parallel: Any) -> None:
     if not request.messages.tools_json:
         if choice not in (None, "auto", "none"):
-            raise TypeError("tool_choice takes tools")
+            raise TypeError("tool_choice needs tools")
         return
     choice = "auto" if choice is None else choice
     if not isinstance(choice, str):
@@ -91,7 +91,7 @@ def _set_tool_use(request: v1.GenerateRequest, choice: Any, parallel: Any) -> No
 def fill_messages(to: v1.Messages, messages: Messages, options: Mapping[str, Any]) -> None:
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
-    for message in listed("messages are a str or a list of dicts", messages):
+    for message in listed("messages must be a str or a list of dicts", messages):
         _fill_message(to.messages.add(), message)
     for name, field in (("tools", "tools_json"), ("variables", "variables_json")):
         if options.get(name):
@@ -135,7 +135,7 @@ def _set_options(request: v1.GenerateRequest, options: dict[str, Any]) -> float 
 def _set_constraint(request: v1.GenerateRequest, form: str, value: Any) -> None:
     given = request.constraint.WhichOneof("form")
     if given is not None:
-        raise TypeError(f"a request has one of {given} and {form}, not both")
+        raise TypeError(f"a request must have only one of {given} and {form}, got both")
     if form == "choice":
         if isinstance(value, str):
             raise TypeError("choice must be a sequence of texts, got one text")
@@ -175,7 +175,7 @@ class ScorePieces:
 
     def __init__(self, text: ScoreText, options: ScoreOptions) -> None:
         if not isinstance(text, bytes):
-            listed("a text to score is a str, bytes, token ids or an iterable of them", text)
+            listed("a text to score must be a str, bytes, token ids or an iterable of them", text)
         self._text = text
         rest = cast("dict[str, Any]", dict(options))
         self.timeout: float | None = rest.pop("timeout", None)
@@ -254,7 +254,7 @@ def tokenize_request(
     continued: bool,
 ) -> v1.TokenizeRequest:
     if (text is None) == (messages is None):
-        raise TypeError("tokenize takes either a text or messages")
+        raise TypeError("tokenize needs either a text or messages")
     request = v1.TokenizeRequest(
         add_special_tokens=add_special_tokens,
         parse_special=parse_special,

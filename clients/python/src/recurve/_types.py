@@ -51,7 +51,8 @@ class GenerateOptions(TokenOptions, total=False):
     top_k: keep so many most likely ids; 0: all. Default 0.
     top_p: keep the fewest most likely ids that reach this probability, (0, 1]. Default 1.
     min_p: keep ids at least so many times as likely as the most likely, [0, 1]. Default 0.
-    typical_p: keep the fewest ids, closest to the entropy first, that reach it, (0, 1]. Default 1.
+    typical_p: keep the fewest ids that reach this probability, those of average surprise first, (0, 1].
+        Default 1.
     repetition_penalty: ids of prompt and answer: positive logits are divided by it, negative
         multiplied, [0.01, 100]. Default 1.
     presence_penalty: taken once from the logit of every id of the answer so far, [-2, 2].
@@ -122,8 +123,8 @@ class ChatOptions(GenerateOptions, total=False):
 
     tools: the functions the model may call, [{"type": "function", "function": {"name": ...,
         "description": ..., "parameters": JSON SCHEMA}}, ...]. Calls of them are told from the text.
-    tool_choice: "auto", the default: text, calls or both; "required": calls; "none": the model is
-        told of the tools, and what it says of them is text; else the name of the one that is called.
+    tool_choice: "auto", the default: text, calls or both; "required": calls only; "none": text only,
+        although the prompt lists the tools; a name: a call of this function.
     parallel_tool_calls: False: there is one call at most. Default True.
     variables: further variables of the template, e.g. {"enable_thinking": False}.
     add_generation_prompt: the template opens the answer. Default True, or False with

@@ -160,9 +160,8 @@ void read_structured_outputs(const ClientJson& outputs, std::vector<Found>* foun
     if (auto constraint = known->read(value, within)) found->push_back({within, *constraint});
   }
   if (found->size() > before) return;
-  throw BadField(field, field +
-                            " must say what the answer is: json, regex, choice, grammar, "
-                            "json_object or structural_tag");
+  throw BadField(
+      field, field + " must have one of json, regex, choice, grammar, json_object, structural_tag");
 }
 
 void read_text(const ClientJson& of_text, std::vector<Found>* found) {
