@@ -129,6 +129,12 @@ struct Sequence {
   bool starts_fresh() const {
     return session == nullptr || (session->at.position == 0 && !session->at.pending);
   }
+  // Of a request in line, whose session's state is not on the disk alone: the prompt begins a text,
+  // as only control tokens precede it.
+  bool starts_text() const {
+    return starts_fresh() ||
+           (request.control_ids && session->at.history.is_within(*request.control_ids));
+  }
   bool has_slot() const { return session != nullptr && session->slot && !replay; }
   // Tokens that the state will have absorbed after all launched steps.
   int64_t planned_position() const { return position + rows_under_way; }

@@ -18,7 +18,7 @@ Clock::duration to_duration(double seconds) {
 
 const PromptReading& reading_of(const Sequence& waiting) {
   const Request& request = waiting.request;
-  const bool continues = !waiting.starts_fresh() && request.continued_prompt;
+  const bool continues = !waiting.starts_text() && request.continued_prompt;
   return continues ? *request.continued_prompt : request.prompt;
 }
 
@@ -37,7 +37,9 @@ PromptPhase prompt_of(const Sequence& waiting) {
       prompt.replaced_pending = pending;
     }
   }
-  prompt.ids.insert(prompt.ids.end(), reading.ids.begin(), reading.ids.end());
+  const bool has_bos = &reading == &waiting.request.prompt && waiting.request.begins_with_bos;
+  const ptrdiff_t skipped = has_bos && !waiting.starts_fresh() ? 1 : 0;
+  prompt.ids.insert(prompt.ids.end(), reading.ids.begin() + skipped, reading.ids.end());
   prompt.tokens = static_cast<int64_t>(prompt.ids.size());
   prompt.rank = rank_of(waiting.request.arrival, waiting.request.priority);
   return prompt;
@@ -127,7 +129,8 @@ void WaitingLine::line_up(Line& one) {
   Session* session = waiting.session;
   const bool all_there = waiting.request.more_prompt == nullptr;
   const Accepted accepted{.prompt_tokens = all_there ? waiting.prompt.tokens : 0,
-                          .session_position = session ? session->at.position : 0};
+                          .session_position = session ? session->at.position : 0,
+                          .continues_text = !waiting.starts_text()};
   if (!waiting.requeued) {
     for (auto& stream : waiting.request.streams) stream->accept(accepted);
   }
@@ -396,6 +399,7 @@ void WaitingLine::start(Sequence& sequence, Clock::time_point now) {
     sequence.durable_answer.emplace(
         StateAnswer{.request_id = request.id, .digest = digest_of(request)});
     sequence.durable_answer->wait_for_commit = request.durability != Durability::kNone;
+    sequence.durable_answer->answer.begins_text = sequence.starts_text();
   }
   PrefixCache::Start prefix = prefix_of(sequence);
   PromptPhase& prompt = sequence.prompt;

@@ -24,6 +24,7 @@ void repeat(const std::vector<std::shared_ptr<TokenStream>>& streams, const Arch
   const StateAnswer& answer = *header.answer;
   stream.accept({.prompt_tokens = answer.prompt_tokens,
                  .session_position = answer.before,
+                 .continues_text = !answer.begins_text,
                  .seed = answer.seed});
   for (const int32_t id : header.answer_ids) stream.push({.id = id});
   stream.finish({.reason = reason_from(answer.reason),

@@ -54,8 +54,13 @@ struct Request {
   // For a fresh state: BOS, if the model needs it, and the prompt. May be empty if the session has
   // a pending token.
   PromptReading prompt = {};
-  // For a session's state that is not fresh. Absent: the same as `prompt`.
+  // For a session's state that has text. Absent: the same as `prompt`.
   std::optional<PromptReading> continued_prompt = {};
+  // The first id of `prompt` is BOS, which a state that is not fresh has already.
+  bool begins_with_bos = false;
+  // The control tokens, a bit for each id: a state that has no other tokens has no text, and the
+  // prompt begins it. Null: none.
+  std::shared_ptr<const std::vector<uint64_t>> control_ids = {};
   // The rest of a streamed prompt, after `prompt`, which has at least one id then; null: none. Not
   // with a session or several choices.
   std::shared_ptr<PromptFeed> more_prompt = {};

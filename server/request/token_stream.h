@@ -20,6 +20,7 @@ struct Accepted {
   // To absorb: pending token, BOS and prompt. 0 if the prompt is streamed.
   int64_t prompt_tokens = 0;
   int64_t session_position = 0;       // tokens the session had absorbed before
+  bool continues_text = false;        // the session had tokens other than control tokens
   std::optional<uint64_t> seed = {};  // of a recorded answer: the seed used then
 };
 

@@ -34,6 +34,14 @@ void TokenHistory::end_request() {
   prompt_.shrink_to_fit();
 }
 
+bool TokenHistory::is_within(std::span<const uint64_t> ids) const {
+  CHECK(generated_.empty());
+  for (size_t w = 0; w < prompt_.size(); ++w) {
+    if ((prompt_[w] & ~(w < ids.size() ? ids[w] : 0)) != 0) return false;
+  }
+  return true;
+}
+
 size_t TokenHistory::bytes() const {
   return prompt_.capacity() * sizeof(uint64_t) + generated_.capacity() * sizeof(Generated) +
          table_.capacity() * sizeof(int32_t);

@@ -38,6 +38,9 @@ class TokenHistory {
   // In order of first occurrence.
   std::span<const Generated> generated() const { return generated_; }
 
+  // Whether each id of the prompt is in `ids`, a bit for each id. Between two requests.
+  bool is_within(std::span<const uint64_t> ids) const;
+
   // The serialized form between two requests: a bit for each id seen.
   std::span<const uint64_t> words() const { return prompt_; }
   static TokenHistory of(std::vector<uint64_t> words) {

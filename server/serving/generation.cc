@@ -83,7 +83,7 @@ void Generation::poll_choice(size_t index, bool busy) {
 }
 
 void Generation::send_accepted(const Accepted& accepted) {
-  if (accepted.session_position > 0) {
+  if (accepted.continues_text) {
     for (Choice& choice : choices_) choice.answer.continue_text();
   }
   sink_.send(RequestAccepted{.request_id = id_,

@@ -8,6 +8,7 @@
 
 #include "server/constraint/compiler.h"
 #include "server/observe/metrics.h"
+#include "server/sampling/token_history.h"
 #include "server/serving/chat_prompt.h"
 #include "server/serving/gathered_answer.h"
 
@@ -21,6 +22,14 @@ TokenTexts token_texts(const ModelText& text) {
     texts.emplace_back(special ? std::string_view() : text.tokenizer->token_bytes(id));
   }
   return texts;
+}
+
+std::shared_ptr<const std::vector<uint64_t>> control_ids(const ModelText& text) {
+  TokenHistory controls;
+  for (int32_t id = 0; id < text.vocab.usable; ++id) {
+    if (text.tokenizer->is_special(id)) controls.add_prompt(id);
+  }
+  return std::make_shared<std::vector<uint64_t>>(controls.words().begin(), controls.words().end());
 }
 
 CompileReports reports_to(Metrics& metrics) {
@@ -53,6 +62,7 @@ void ServedModel::load(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo s
   text.answer_end = find_answer_end(chat, *tokenizer);
   text.chat = std::move(chat);
   text.tokenizer = std::move(tokenizer);
+  text.control_ids = control_ids(text);
   text.tools = tool_rules_of(text);
   text.reasoning = reasoning_rules_of(text);
   text.longest = longest_tokens(*text.tokenizer, text.vocab.usable);

@@ -191,7 +191,7 @@ Refused read_ids(std::vector<int32_t> ids, const ModelText& model, Request* requ
   return refused;
 }
 
-// With a session, which may be new or not, the text is tokenized both as a start and as a
+// With a session, which may have text or not, the text is tokenized both as a start and as a
 // continuation.
 Refused read_text(const std::string& text, bool parse_special, const ModelText& model,
                   const WorkLimits& limits, Request* request) {
@@ -302,6 +302,7 @@ TextPosition position_of(const Request& request, const ModelText& model) {
 // A session that continues has BOS already.
 void begin_with(std::optional<int32_t> bos, Request* request) {
   if (!bos) return;
+  request->begins_with_bos = true;
   if (!request->session.empty() && !request->continued_prompt) {
     request->continued_prompt = request->prompt;
   }
@@ -414,7 +415,12 @@ Refused validate(TextRequest asked, const ModelText& model, const WorkLimits& li
   parsed->names = asked.names;
   if (refused = check_start(model, parsed); refused) return refused;
   const bool is_text = std::holds_alternative<std::string>(asked.prompt);
+  // A chat template may write BOS itself.
+  request.begins_with_bos = std::holds_alternative<Conversation>(asked.prompt) &&
+                            !request.prompt.ids.empty() &&
+                            request.prompt.ids.front() == model.tokens.bos;
   begin_with(bos_for(request.prompt.ids, asked.add_special_tokens, is_text, model), &request);
+  if (!request.session.empty()) request.control_ids = model.control_ids;
 
   parsed->stop_strings = std::move(asked.stop_strings);
   parsed->include_stop = asked.include_stop;

@@ -34,6 +34,7 @@ struct ModelText {
   std::shared_ptr<const Tokenizer> tokenizer;
   TokenRules tokens;
   SamplingVocab vocab;
+  std::shared_ptr<const std::vector<uint64_t>> control_ids;  // a bit for each id
   Chat chat;
   ToolRules tools;
   ReasoningRules reasoning;

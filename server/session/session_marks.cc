@@ -17,8 +17,8 @@ SessionResult no_mark(const Session& session, const std::string& mark) {
 
 SessionResult no_memory_to_go_back() {
   return refused_command(EndReason::kExhausted,
-                         "there is no host memory for the state that the session would go back "
-                         "to: try again later, or raise --session-memory");
+                         "not enough host memory for the state to rewind to: try again later, or "
+                         "raise --session-memory");
 }
 
 // Of those at most at the position, the last one that the log goes on from; null: none. The state

@@ -352,6 +352,7 @@ size_t most_written_bytes(const StateLayout& layout, int32_t vocab, int64_t answ
                                            .stop_id = INT32_MAX,
                                            .prompt_tokens = INT64_MAX,
                                            .before = INT64_MAX,
+                                           .begins_text = true,
                                            .seed = UINT64_MAX},
                      .layout = layout};
   const size_t data = layout.bytes(tokens) +

@@ -41,7 +41,8 @@ namespace recurve {
 //   "answer"    the request whose answer ended here; absent: none. "request" its id, "digest" 32
 //               hexadecimal digits of what it asked for, "reason" why the answer ended, "stop" the
 //               id that ended it or -1, "prompt_tokens" absorbed for it, "before" the position it
-//               began at
+//               began at, "begins_text" true if control tokens alone precede it; absent: if
+//               "before" is 0
 //   "pieces"    [{"name", "bytes", "checksum"}] in the order of the data: of the state first, what
 //               its family divides it into ("recurrent", and "window" where it attends to one) and
 //               its pages ("page 0", "page 1" ...), in any order; then "history" and "answer".
@@ -87,7 +88,8 @@ struct StateAnswer {
   std::string reason = {};  // "length", "eos", "stop_id" or "stop_string"
   int32_t stop_id = -1;
   int64_t prompt_tokens = 0;
-  int64_t before = 0;  // tokens the state had absorbed before it
+  int64_t before = 0;        // tokens the state had absorbed before it
+  bool begins_text = false;  // they are control tokens, or none
   uint64_t seed = 0;
 };
 

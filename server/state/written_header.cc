@@ -186,6 +186,7 @@ StateAnswer answer_of(const json& header) {
           .stop_id = static_cast<int32_t>(number_in(of, "stop", -1, INT32_MAX)),
           .prompt_tokens = number_in(of, "prompt_tokens", 0, INT64_MAX),
           .before = number_in(of, "before", 0, INT64_MAX),
+          .begins_text = of.contains("begins_text") || number_in(of, "before", 0, INT64_MAX) == 0,
           .seed = digits(object_in(header, "sampler"), "seed")};
 }
 
@@ -338,6 +339,7 @@ std::string json_of(const StateHeader& header, const std::vector<Summed>& pieces
     all["answer"] = {{"request", answer->request_id}, {"digest", answer->digest},
                      {"reason", answer->reason},      {"stop", answer->stop_id},
                      {"before", answer->before},      {"prompt_tokens", answer->prompt_tokens}};
+    if (answer->begins_text && answer->before > 0) all["answer"]["begins_text"] = true;
   }
   return all.dump();
 }

@@ -131,6 +131,44 @@ TEST_F(ServiceTest, InterleavedSessionsRememberTheirText) {
   EXPECT_EQ(client_->get_session("a").position(), client_->get_session("quiet").position());
 }
 
+// The tokenizer marks the start of a text, and drops the mark from an answer that starts it.
+TEST_F(ServiceTest, TextAfterControlTokensBeginsTheText) {
+  constexpr int32_t kBos = 1, kEnd = 2;
+  const auto open = [&](const std::string& name) {
+    v1::OpenSessionRequest request;
+    request.set_name(name);
+    client_->open_session(request);
+    v1::GenerateRequest controls;
+    controls.set_session(name);
+    controls.mutable_ids()->add_ids(kBos);
+    controls.mutable_stop()->set_max_tokens(0);
+    ask(*client_, controls);
+  };
+  const auto greedy = [](v1::GenerateRequest request) {
+    request.mutable_sampling()->set_temperature(0);
+    return request;
+  };
+  const v1::GenerateRequest text = greedy(generate_request("Call me Ishmael.", 8));
+  const Answer alone = ask(*client_, text);
+  open("controls");
+  v1::GenerateRequest within = text;
+  within.set_session("controls");
+  const Answer answer = ask(*client_, within);
+  EXPECT_EQ(answer.ids, alone.ids);
+  EXPECT_EQ(answer.text, alone.text);
+  EXPECT_EQ(answer.final.usage().prompt_tokens() + 1, alone.final.usage().prompt_tokens());
+
+  v1::GenerateRequest ids = greedy(generate_request("", 8));
+  ids.mutable_ids()->add_ids(kBos);
+  ids.mutable_ids()->add_ids(kEnd);
+  const Answer start = ask(*client_, ids);
+  open("start");
+  ids.set_session("start");
+  ids.mutable_ids()->clear_ids();
+  ids.mutable_ids()->add_ids(kEnd);
+  EXPECT_EQ(ask(*client_, ids).text, start.text) << "the answer begins the text";
+}
+
 TEST_F(ServiceTest, MoreSessionsThanSlotsMoveToHostMemoryAndBack) {
   const auto turn = [&](const std::string& session, const std::string& text) {
     auto request = generate_request(text, 8, 5);

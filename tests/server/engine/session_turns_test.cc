@@ -67,6 +67,41 @@ TEST(SessionTurns, AContinuedPromptIsReadWhereSomethingWasAbsorbed) {
   EXPECT_EQ(harness->ask(std::move(outside))->accepted->prompt_tokens, 5);
 }
 
+// A state that has control tokens alone has no text yet: the prompt begins it, without a second
+// BOS.
+TEST(SessionTurns, AfterControlTokensAlonePromptsBeginTheText) {
+  constexpr int32_t kControl = 4;
+  NullHarness harness;
+  harness->open("s");
+  const auto ask = [&](std::vector<int32_t> ids) {
+    Request asked = with_bos(request(0, 2, 0, "s"));
+    asked.prompt.ids.insert(asked.prompt.ids.end(), ids.begin(), ids.end());
+    asked.begins_with_bos = true;
+    asked.continued_prompt = std::vector<int32_t>{9, 9, 9, 9};
+    asked.control_ids = std::make_shared<std::vector<uint64_t>>(
+        std::vector{uint64_t{1} << kBos | uint64_t{1} << kControl});
+    return harness->ask(std::move(asked));
+  };
+  harness->open("plain");
+  for (const char* name : {"s", "plain"}) {
+    Request controls = request(0, 0, 0, name);
+    controls.prompt = {kBos, kControl};
+    harness->ask(std::move(controls));
+  }
+  harness->command(Kind::kMark, "s", "controls");
+  const auto first = ask({5, 6, 7});
+  EXPECT_EQ(first->accepted->prompt_tokens, 3);
+  EXPECT_FALSE(first->accepted->continues_text);
+  Request spelled = request(0, 2, 0, "plain");
+  spelled.prompt = {5, 6, 7};
+  EXPECT_EQ(first->bits(), harness->ask(spelled)->bits());
+  const auto second = ask({5, 6, 7});
+  EXPECT_EQ(second->accepted->prompt_tokens, 1 + 4) << "the pending token, and the continuation";
+  EXPECT_TRUE(second->accepted->continues_text);
+  harness->command(Kind::kRewind, "s", "controls");
+  EXPECT_EQ(ask({5, 6, 7})->accepted->prompt_tokens, 3) << "by what the state has, not by its age";
+}
+
 TEST(SessionTurns, AFreshSessionIsStillFreshAfterARequestThatDidNotBegin) {
   NullHarness harness({.slots = 1});
   harness->open("s");

@@ -91,6 +91,11 @@ TEST_F(SessionsTest, TextIsReadBothAsAStartAndAsContinued) {
   ASSERT_TRUE(generate(request).status.ok());
   EXPECT_EQ(engine_->last_request().prompt.ids, (std::vector<int32_t>{kBos, ' ', 'a', 'b'}));
   EXPECT_EQ(engine_->last_request().continued_prompt->ids, (std::vector<int32_t>{'a', 'b'}));
+  EXPECT_TRUE(engine_->last_request().begins_with_bos);
+  ASSERT_TRUE(engine_->last_request().control_ids);
+  EXPECT_EQ(*engine_->last_request().control_ids,
+            (std::vector<uint64_t>{0, 0, 0, 0, 0b11}))  // kBos and kEos are 256 and 257
+      << "so that the engine can tell where the text begins";
 }
 
 TEST_F(SessionsTest, TheAnswerIsThatOfTheEngine) {
