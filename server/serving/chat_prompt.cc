@@ -48,8 +48,7 @@ Refused read(const ChatInput& input, Render render, TextPosition position, const
     const RangedText text = ((*model.chat.format).*render)(input);
     if (reasoning != nullptr && model.reasoning.form != nullptr) {
       reasoning->emplace(ReasoningReading{
-          .rules = model.reasoning,
-          .start = start_after(text.text, input, *model.reasoning.form)});
+          .rules = model.reasoning, .start = start_after(text.text, input, *model.reasoning.form)});
     }
     return encode(text, position, model, input.work, ids);
   } catch (const ChatError& error) {

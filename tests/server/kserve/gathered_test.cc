@@ -86,7 +86,8 @@ TEST_F(GatheredTest, AnAnswerWithoutFreeMemoryIsRefusedForNow) {
     EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
     EXPECT_THAT(status.error_message(), HasSubstr("not enough memory for a whole answer"));
     EXPECT_EQ(engine_->generated(), 0);
-    EXPECT_THAT(streamed_error(request(1'000, 1, 20)), HasSubstr("not enough memory for a whole answer"));
+    EXPECT_THAT(streamed_error(request(1'000, 1, 20)),
+                HasSubstr("not enough memory for a whole answer"));
     auto streamed = request(3, 1, 20);
     auto& stream = *streamed.add_inputs();
     stream.set_name("stream");
