@@ -56,6 +56,32 @@ def test_a_chat_in_a_session_sends_new_messages_only(client, session):
     assert second.prompt.prompt_tokens < whole.prompt.prompt_tokens
 
 
+def test_an_exported_session_continues_to_the_same_tokens(client, session):
+    session.generate("It was", max_tokens=5, **GREEDY)
+    data = session.export()
+    with client.import_session(data) as imported:
+        assert imported.get().position == session.get().position
+        then = imported.generate(max_tokens=6, **GREEDY)
+        assert then.ids == session.generate(max_tokens=6, **GREEDY).ids
+        with pytest.raises(recurve.AlreadyExistsError):
+            client.import_session(data, imported.name)
+    with pytest.raises(recurve.DataLossError):
+        client.import_session(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(recurve.InvalidArgumentError):
+        client.import_session(b"no state")
+
+
+def test_a_session_without_tokens_is_not_exported(session):
+    with pytest.raises(recurve.FailedPreconditionError):
+        session.export()
+
+
+def test_a_fork_names_its_parent(session):
+    with session.fork() as fork:
+        assert fork.get().parent == session.name
+    assert session.get().parent == ""
+
+
 def test_forks_share_what_was_and_part_ways(session):
     session.generate("It was", max_tokens=5, **GREEDY)
     with session.fork() as fork:

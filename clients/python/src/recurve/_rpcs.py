@@ -71,6 +71,10 @@ REWIND = Rpc(_SESSIONS + "Rewind", sessions.RewindSessionRequest, sessions.Sessi
 # A session that is not in doubt any more stays as it is.
 ACCEPT = Rpc(_SESSIONS + "Accept", sessions.AcceptSessionRequest, sessions.Session, repeatable=True)
 
+# The session that is exported must not change in between: see AsyncSession.export.
+EXPORT = Rpc(_SESSIONS + "Export", sessions.ExportRequest, sessions.StateChunk, repeatable=True)
+IMPORT = Rpc(_SESSIONS + "Import", sessions.ImportRequest, sessions.Session)
+
 MODEL_INFO = Rpc(
     _CONTROL + "GetModelInfo", control.GetModelInfoRequest, control.ModelInfo, repeatable=True
 )

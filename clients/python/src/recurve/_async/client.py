@@ -15,7 +15,7 @@ from recurve import _rpcs as rpcs
 from recurve._answers import begins
 from recurve._async.connection import Connection
 from recurve._async.generates import Generates
-from recurve._async.session import AsyncSession, open_session
+from recurve._async.session import AsyncSession, import_session, open_session
 from recurve._async.stream import AsyncStream
 from recurve._calls_async import RepeatedCall
 from recurve._channel import Tls, with_key
@@ -109,6 +109,34 @@ class AsyncClient(Generates):
         async def opened() -> AsyncSession:
             return await open_session(
                 self._connection, name, ttl, durability, rewind_tokens, create, timeout
+            )
+
+        return Opening(opened)
+
+    def import_session(
+        self,
+        data: bytes,
+        name: str | None = None,
+        *,
+        ttl: float | None = None,
+        durability: str = "none",
+        rewind_tokens: int = 0,
+        timeout: float | None = None,
+    ) -> Opening:
+        """Opens a session with a state that `AsyncSession.export` returned, here or elsewhere.
+
+        Await it, or enter it with `async with`.
+
+        name, ttl, durability, rewind_tokens: as in `session`.
+
+        Raises AlreadyExistsError for a name in use, FailedPreconditionError for a state of another
+        model, weights or types, DataLossError where a checksum is wrong, InvalidArgumentError for
+        data that is no state, PermissionDeniedError where the key may not import states.
+        """
+
+        async def opened() -> AsyncSession:
+            return await import_session(
+                self._connection, data, name, ttl, durability, rewind_tokens, timeout
             )
 
         return Opening(opened)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import grpc.aio
@@ -48,6 +48,23 @@ class Connection:
             try:
                 return await call(
                     request, timeout=attempts.time_left(), metadata=self.metadata(session)
+                )
+            except grpc.aio.AioRpcError as failure:
+                error = self.error_of(failure)
+            await asyncio.sleep(attempts.wait_after(error))
+
+    async def stream_unary(
+        self, rpc: Rpc[Q, R], requests: Callable[[], Iterator[Q]], session: str, timeout: float | None
+    ) -> R:
+        """requests: called for each attempt."""
+        call = self.channel.stream_unary(
+            rpc.path, rpc.request.SerializeToString, parser(rpc.response)
+        )
+        attempts = Attempts(self.retry, timeout, rpc.repeatable)
+        while True:
+            try:
+                return await call(
+                    requests(), timeout=attempts.time_left(), metadata=self.metadata(session)
                 )
             except grpc.aio.AioRpcError as failure:
                 error = self.error_of(failure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import TracebackType
 
 from recurve import _answers as answers
@@ -19,6 +20,9 @@ from recurve._rpcs import Q, R, Rpc
 from recurve._session_state import SessionState
 from recurve.v1 import inference_pb2 as v1
 from recurve.v1 import sessions_pb2 as sessions
+
+# Of a state, in one message.
+_CHUNK_BYTES = 1 << 20
 
 
 class AsyncSession(Generates):
@@ -96,6 +100,21 @@ class AsyncSession(Generates):
             raise ValueError("rewind takes either the name of a mark or a position")
         request = sessions.RewindSessionRequest(name=self.name, mark=name, position=position)
         return await self._info(rpcs.REWIND, request, timeout)
+
+    async def export(self, *, timeout: float | None = None) -> bytes:
+        """The state as bytes, from which `AsyncClient.import_session` opens a session that continues
+        like this one, to the bit, on this or another server of the same model and weights.
+
+        Raises FailedPreconditionError where it has absorbed nothing, or changes meanwhile;
+        ResourceExhaustedError where host memory is full.
+        """
+        request = sessions.ExportRequest(name=self.name)
+        attempts = Attempts(
+            self._connection.retry, timeout, rpcs.EXPORT.repeatable, self._state.busy_until
+        )
+        begin = self._connection.unary_stream(rpcs.EXPORT, request, session=self.name)
+        chunks = RepeatedCall(self._connection, begin, attempts, lambda _: True)
+        return b"".join([chunk.data async for chunk in chunks])
 
     async def accept(self, *, timeout: float | None = None) -> SessionInfo:
         """Goes on with a session that is in doubt from the position that is still there: what was
@@ -187,3 +206,29 @@ async def open_session(
             pass
     await session.get(timeout=timeout)
     return session
+
+
+async def import_session(
+    connection: Connection,
+    data: bytes,
+    name: str | None,
+    ttl: float | None,
+    durability: str,
+    rewind_tokens: int,
+    timeout: float | None,
+) -> AsyncSession:
+    state: SessionState[AsyncStream] = SessionState(name)
+    first = sessions.ImportRequest(
+        name=state.name,
+        ttl_seconds=ttl,
+        durability=durability_of(durability),
+        rewind_tokens=rewind_tokens,
+    )
+
+    def requests() -> Iterator[sessions.ImportRequest]:
+        yield first
+        for begin in range(0, len(data), _CHUNK_BYTES):
+            yield sessions.ImportRequest(data=data[begin : begin + _CHUNK_BYTES])
+
+    await connection.stream_unary(rpcs.IMPORT, requests, state.name, timeout)
+    return AsyncSession(connection, state)
