@@ -27,10 +27,10 @@ int64_t SessionStore::position_still_there(const Session& session) const {
 
 std::optional<SessionResult> SessionStore::unusable(const Session& session) const {
   if (session.other_model) {
-    return SessionResult{.reason = EndReason::kOtherModel,
-                         .message = fmt::format("session \"{}\" cannot be used by this server: {}: "
-                                                "start a server with that, or close the session",
-                                                session.name, *session.other_model)};
+    return SessionResult{
+        .reason = EndReason::kOtherModel,
+        .message = fmt::format("session \"{}\": {}: serve that model, or close the session",
+                               session.name, *session.other_model)};
   }
   if (!session.in_doubt && !session.state_lost) return std::nullopt;
   const char* lost = session.state_lost ? "its state is damaged" : "acknowledged turns may be lost";

@@ -266,7 +266,9 @@ class FakeSessions final : public v1::Sessions::Service {
     hear(context);
     std::lock_guard lock(mutex_);
     if (!sessions_.contains(request->name())) return unknown(request->name());
-    return add(request->new_name(), request->ttl_seconds(), session);
+    const grpc::Status status = add(request->new_name(), request->ttl_seconds(), session);
+    if (status.ok()) sessions_.at(session->name()).set_parent(request->name());
+    return status;
   }
   grpc::Status Export(grpc::ServerContext* context, const v1::ExportRequest*,
                       grpc::ServerWriter<v1::StateChunk>*) override {

@@ -196,7 +196,7 @@ TEST_F(Export, OverHttpRefusesByName) {
   open("refusals");
   const int port = here_->http_port();
   EXPECT_EQ(get(port, "/v1/sessions/unknown/state").status, 404);
-  EXPECT_THAT(get(port, "/v1/sessions/refusals/state").body, HasSubstr("absorbed nothing"));
+  EXPECT_THAT(get(port, "/v1/sessions/refusals/state").body, HasSubstr("it has no state yet"));
   ask(a_, turn("refusals", "Once upon a time"));
   const std::string state = exported(a_, "refusals"), path = "/v1/sessions/new/state";
   const auto refused = [&](const std::string& bytes, const std::string& query = "") {

@@ -33,7 +33,8 @@ CallOptions CliContext::call_options(Canceller* canceller) const {
 void print_error(const ClientError& error) {
   // Its code is that of a server that loads.
   const bool unreachable = error.kind() == ClientError::Kind::kUnreachable;
-  fmt::print(stderr, "recurve: {}\n", unreachable ? error.message() : error.what());
+  fmt::print(stderr, "{}recurve:{} {}\n", error_has_colours() ? "\033[1;31m" : "",
+             error_has_colours() ? "\033[0m" : "", unreachable ? error.message() : error.what());
   if (!error.hint().empty()) {
     fmt::print(stderr, "recurve: {}{}\n", error.hint(),
                unreachable ? ", or name another with --server HOST:PORT" : "");

@@ -5,25 +5,39 @@
 #include <nlohmann/json.hpp>
 
 #include "clients/cpp/cli/cli.h"
+#include "clients/cpp/cli/cli_chat_settings.h"
 #include "clients/cpp/cli/cli_generate.h"
 #include "clients/cpp/cli/cli_io.h"
 #include "clients/cpp/cli/cli_line_reader.h"
 #include "clients/cpp/cli/cli_request_flags.h"
 #include "clients/cpp/cli/cli_session.h"
+#include "clients/cpp/cli/cli_session_tree.h"
 
 namespace recurve {
 namespace {
 
 constexpr const char* kHelp =
     "A line is the next text, an empty line continues the answer. Ctrl-C ends an answer.\n"
-    "  /mark NAME    store the current state\n"
-    "  /rewind NAME  return to a mark\n"
-    "  /fork [NAME]  copy the session; the chat continues in this one\n"
-    "  /info         print the session\n"
-    "  /tool RESULT  result of a function call; one for each call, in order\n"
-    "  /help         print this text\n"
-    "  /quit         end the chat, like Ctrl-D\n"
-    "  //...         send a line that begins with /...\n";
+    "On a terminal a line that ends with \\ continues on the next one, and \"\"\" begins and ends "
+    "a\n"
+    "text of several lines; Up and Down return to earlier lines, Tab completes a command.\n"
+    "  /system TEXT       set the system message, before the first line\n"
+    "  /set [NAME VALUE]  set a flag for the next answers, as in /set temperature 0.5; print those "
+    "set\n"
+    "  /set default       restore the flags of the command line\n"
+    "  /mark NAME         store the current state\n"
+    "  /rewind NAME       return to a mark, or to a number of tokens: 0 is the empty session\n"
+    "  /fork [NAME]       copy the session; the chat continues in this one\n"
+    "  /tree              print the session, its marks and its forks\n"
+    "  /info              print the session\n"
+    "  /tool RESULT       result of a function call; one for each call, in order\n"
+    "  /help              print this text\n"
+    "  /quit              end the chat, like Ctrl-D\n"
+    "  //...              send a line that begins with /...\n";
+// With a space if an argument follows.
+constexpr const char* kCommands[] = {"/system ", "/set ", "/mark ", "/rewind ", "/fork ",
+                                     "/tree",    "/info", "/tool ", "/help",    "/quit"};
+constexpr std::string_view kQuotes = "\"\"\"";
 
 struct ChatFlags {
   v1::GenerateRequest request;
@@ -57,8 +71,10 @@ class Chat {
       : context_(context),
         flags_(flags),
         client_(context.client()),
-        reader_(context.interrupts),
+        reader_(make_line_reader(context.interrupts,
+                                 [this](std::string_view line) { return completions(line); })),
         request_(flags.request),
+        system_(flags.system),
         is_terminal_(isatty(STDIN_FILENO) == 1) {}
 
   int run();
@@ -72,6 +88,11 @@ class Chat {
   int converse();
   Next handle(const std::string& line);
   Next handle_command(const std::string& line);
+  void rewind(const std::string& to);
+  void set(const std::string& setting);
+  void set_system(const std::string& text);
+  LineReader::Result next_text(std::string* text);
+  std::vector<std::string> completions(std::string_view line);
   void fill_prompt(const std::string& line);
   void answer(const std::string& line);
   void add_result(const std::string& result);
@@ -88,8 +109,9 @@ class Chat {
   CliContext& context_;
   const ChatFlags& flags_;
   Client client_;
-  LineReader reader_;
+  const std::unique_ptr<LineReader> reader_;
   v1::GenerateRequest request_;
+  std::string system_;
   const bool is_terminal_;
   bool messages_ = false;           // lines are sent as messages, for the model's template to write
   bool is_ours_ = false;            // the session was made for this chat, and ends with it
@@ -164,9 +186,8 @@ void Chat::close() {
 
 int Chat::converse() {
   for (;;) {
-    if (is_terminal_) fmt::print(stderr, "> ");
     std::string line;
-    const auto result = reader_.next(&line);
+    const auto result = next_text(&line);
     Next next = Next::kGoOn;
     if (result == LineReader::Result::kEnd) {
       if (is_terminal_) fmt::print(stderr, "\n");
@@ -180,6 +201,47 @@ int Chat::converse() {
     }
     if (next == Next::kEnd) return exit_code_;
   }
+}
+
+// A line; on a terminal several where a backslash or quotes say so, as a script has none to spare.
+LineReader::Result Chat::next_text(std::string* text) {
+  using Result = LineReader::Result;
+  Result result = reader_->next("> ", text);
+  if (!is_terminal_ || result != Result::kLine) return result;
+  const bool quoted = text->starts_with(kQuotes);
+  if (quoted) text->erase(0, kQuotes.size());
+  for (;;) {
+    if (quoted ? text->ends_with(kQuotes) : !text->ends_with('\\')) break;
+    if (!quoted) text->pop_back();
+    std::string more;
+    result = reader_->next(". ", &more);
+    if (result == Result::kInterrupted) return result;
+    if (result == Result::kEnd) return Result::kLine;
+    *text += '\n' + more;
+  }
+  if (quoted) text->resize(text->size() - kQuotes.size());
+  return Result::kLine;
+}
+
+// Of the last word of a command. Runs within the line editor, which takes no exception.
+std::vector<std::string> Chat::completions(std::string_view line) {
+  if (!line.starts_with('/')) return {};
+  if (line.find(' ') == line.npos) return {std::begin(kCommands), std::end(kCommands)};
+  std::vector<std::string> words;
+  if (line.starts_with("/set ")) {
+    for (const std::string& name : setting_names()) words.push_back(name + ' ');
+    words.emplace_back("default");
+  }
+  if (line.starts_with("/rewind ")) {
+    try {
+      const auto now =
+          call([&](const CallOptions& options) { return client_.get_session(session(), options); });
+      for (const auto& mark : now.marks()) words.push_back(mark.name());
+    } catch (const ClientError&) {
+      // The command itself will report it.
+    }
+  }
+  return words;
 }
 
 // At the prompt. Twice in a row ends the chat: once may have been meant for an answer that was just
@@ -210,6 +272,12 @@ Chat::Next Chat::handle(const std::string& line) {
       exit_code_ = exit_code(error);
       return Next::kEnd;
     }
+  } catch (const UsageError& error) {
+    fmt::print(stderr, "recurve: {}\n", error.what());
+    if (!is_terminal_) {
+      exit_code_ = kExitUsage;
+      return Next::kEnd;
+    }
   }
   return Next::kGoOn;
 }
@@ -226,7 +294,7 @@ void Chat::fill_prompt(const std::string& line) {
       message->set_role(role);
       message->set_content(content);
     };
-    if (is_fresh_ && !flags_.system.empty()) add("system", flags_.system);
+    if (is_fresh_ && !system_.empty()) add("system", system_);
     add("user", line);
   }
 }
@@ -278,6 +346,48 @@ void Chat::ask() {
   }
 }
 
+// A mark may have a number as its name.
+void Chat::rewind(const std::string& to) {
+  const bool is_number =
+      !to.empty() && to.size() < 19 && to.find_first_not_of("0123456789") == to.npos;
+  const auto now = call([&](const CallOptions& options) {
+    v1::RewindSessionRequest request;
+    request.set_name(session());
+    bool is_mark = !is_number;
+    if (is_number) {
+      for (const auto& mark : client_.get_session(session(), options).marks()) {
+        is_mark = is_mark || mark.name() == to;
+      }
+    }
+    if (is_mark) {
+      request.set_mark(to);
+    } else {
+      request.set_position(std::stoll(to));
+    }
+    return client_.rewind_session(request, options);
+  });
+  is_fresh_ = now.position() == 0 && !now.has_pending_token();
+}
+
+void Chat::set(const std::string& setting) {
+  if (setting == "default") {
+    *request_.mutable_sampling() = flags_.request.sampling();
+    *request_.mutable_stop() = flags_.request.stop();
+  } else if (!setting.empty()) {
+    apply_setting(setting, &request_);
+  }
+  fmt::print(stderr, "{}", settings_text(request_));
+}
+
+void Chat::set_system(const std::string& text) {
+  check_utf8(text, "the system message");
+  if (!messages_) throw UsageError("/system needs a model with a chat template, and no --raw");
+  if (!is_fresh_) {
+    throw UsageError("the system message must come first: /rewind 0 returns to an empty session");
+  }
+  system_ = text;
+}
+
 Chat::Next Chat::handle_command(const std::string& line) {
   const size_t space = line.find(' ');
   const std::string name = line.substr(0, space);
@@ -298,10 +408,15 @@ Chat::Next Chat::handle_command(const std::string& line) {
       return client_.mark_session(session(), argument, options);
     });
   } else if (name == "/rewind") {
-    const auto now = call([&](const CallOptions& options) {
-      return client_.rewind_session(session(), argument, options);
-    });
-    is_fresh_ = now.position() == 0 && !now.has_pending_token();
+    rewind(argument);
+  } else if (name == "/set") {
+    set(argument);
+  } else if (name == "/system") {
+    set_system(argument);
+  } else if (name == "/tree") {
+    const auto sessions =
+        call([&](const CallOptions& options) { return client_.list_sessions("", options); });
+    fmt::print(stderr, "{}", session_tree(sessions, session()));
   } else if (name == "/fork") {
     v1::ForkSessionRequest request;
     request.set_name(session());

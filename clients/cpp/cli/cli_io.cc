@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <system_error>
@@ -40,6 +41,11 @@ void write_json_line(const google::protobuf::Message& message) {
 
 bool out_is_terminal() { return isatty(STDOUT_FILENO) == 1; }
 bool error_is_terminal() { return isatty(STDERR_FILENO) == 1; }
+bool error_has_colours() {
+  const char *none = std::getenv("NO_COLOR"), *terminal = std::getenv("TERM");
+  return error_is_terminal() && (none == nullptr || *none == '\0') && terminal != nullptr &&
+         std::string_view(terminal) != "dumb";
+}
 
 std::string read_all(const std::string& file) {
   PieceReader reader(file);

@@ -27,6 +27,8 @@ std::string to_json(const google::protobuf::Message& message);
 void write_json_line(const google::protobuf::Message& message);
 bool out_is_terminal();
 bool error_is_terminal();
+// Whether standard error is a terminal that shows colours, and NO_COLOR is not set.
+bool error_has_colours();
 
 // Everything in the file, or in standard input for "-". Throws UsageError naming the file.
 std::string read_all(const std::string& file);

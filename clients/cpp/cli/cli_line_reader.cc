@@ -1,18 +1,31 @@
 #include "clients/cpp/cli/cli_line_reader.h"
 
+#include <fmt/format.h>
 #include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <system_error>
 
+#include "clients/cpp/cli/cli_line_editor.h"
+
 namespace recurve {
+namespace {
 
-LineReader::LineReader(Interrupts& interrupts) : interrupts_(interrupts) {
-  interrupts_.deliver_to_fd();
-}
+class PlainReader final : public LineReader {
+ public:
+  explicit PlainReader(Interrupts& interrupts) : interrupts_(interrupts) {}
+  Result next(const std::string& prompt, std::string* line) override;
 
-bool LineReader::take_line(std::string* line) {
+ private:
+  bool take_line(std::string* line);
+
+  Interrupts& interrupts_;
+  std::string buffer_;  // read and not yet returned
+  bool ended_ = false;
+};
+
+bool PlainReader::take_line(std::string* line) {
   const size_t end = buffer_.find('\n');
   if (end == std::string::npos && !(ended_ && !buffer_.empty())) return false;
   *line = buffer_.substr(0, end);
@@ -20,7 +33,8 @@ bool LineReader::take_line(std::string* line) {
   return true;
 }
 
-LineReader::Result LineReader::next(std::string* line) {
+LineReader::Result PlainReader::next(const std::string& prompt, std::string* line) {
+  if (isatty(STDIN_FILENO) == 1) fmt::print(stderr, "{}", prompt);
   for (;;) {
     pollfd fds[2] = {{interrupts_.fd(), POLLIN, 0}, {STDIN_FILENO, POLLIN, 0}};
     const bool ready = buffer_.find('\n') != std::string::npos || ended_;
@@ -43,6 +57,14 @@ LineReader::Result LineReader::next(std::string* line) {
     if (size == 0) ended_ = true;
     if (size > 0) buffer_.append(piece, static_cast<size_t>(size));
   }
+}
+
+}  // namespace
+
+std::unique_ptr<LineReader> make_line_reader(Interrupts& interrupts, Completer completer) {
+  interrupts.deliver_to_fd();
+  if (can_edit_lines()) return std::make_unique<LineEditor>(interrupts, std::move(completer));
+  return std::make_unique<PlainReader>(interrupts);
 }
 
 }  // namespace recurve
