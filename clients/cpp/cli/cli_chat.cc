@@ -355,9 +355,8 @@ void Chat::rewind(const std::string& to) {
     request.set_name(session());
     bool is_mark = !is_number;
     if (is_number) {
-      for (const auto& mark : client_.get_session(session(), options).marks()) {
-        is_mark = is_mark || mark.name() == to;
-      }
+      const v1::Session now = client_.get_session(session(), options);
+      for (const auto& mark : now.marks()) is_mark = is_mark || mark.name() == to;
     }
     if (is_mark) {
       request.set_mark(to);
