@@ -73,7 +73,7 @@ class Server:
         if method == "POST":
             show += ["-H", "Content-Type: application/json"] + ([] if "-d" in more else ["-d", "{}"])
         out = subprocess.run(["curl", "-sS", "--max-time", "30", "-X", method, "-w", "\n%{http_code}",
-                              *show, *more, self.url + path], check=True, text=True,
+                              *show, *more, self.url + path], check=True, text=True, errors="replace",
                              capture_output=True).stdout
         body, _, status = out.rpartition("\n")
         return int(status), body

@@ -24,6 +24,7 @@ NAMES = {
     "/recurve.v1.Inference/Generate": ("session", {"session": "NAME", "text": "x", "stop": {"max_tokens": 1}}),
     "/recurve.v1.Inference/Abort": ("request", {"request_id": "NAME"}),
     "/recurve.v1.Inference/Score": None,
+    "/recurve.v1.Inference/Embed": None,
     "/recurve.v1.Inference/Tokenize": None,
     "/recurve.v1.Inference/Detokenize": None,
     "/recurve.v1.Sessions/Open": ("makes", SESSION),
@@ -53,6 +54,7 @@ NAMES = {
 # The same for HTTP, with the status for the owner. (method, path, body)
 ROUTES = {
     ("GET", "/v1/sessions/NAME"): (None, 200),
+    ("GET", "/v1/sessions/NAME/state"): (None, 200),
     ("POST", "/v1/sessions/NAME/fork"): ({}, 201),
     ("POST", "/v1/sessions/NAME/marks"): ({"mark": "here"}, 200),
     ("POST", "/v1/sessions/NAME/rewind"): ({"mark": "there"}, 200),
