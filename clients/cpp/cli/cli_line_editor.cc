@@ -71,8 +71,9 @@ LineEditor::LineEditor(Interrupts& interrupts, Completer completer)
   el_set(editor, EL_SIGNAL, 0);  // Interrupts has them
   el_set(editor, EL_PROMPT_ESC, &LineEditor::prompt_of, kEscape);
   el_set(editor, EL_GETCFN, static_cast<int (*)(EditLine*, wchar_t*)>(&LineEditor::read_character));
-  el_set(editor, EL_ADDFN, "recurve-complete", "Complete the word",
-         static_cast<unsigned char (*)(EditLine*, int)>(&LineEditor::complete));
+  // Wide text is not copied; libedit would leak the copies.
+  el_wset(editor, EL_ADDFN, L"recurve-complete", L"Complete the word",
+          static_cast<unsigned char (*)(EditLine*, wint_t)>(&LineEditor::complete));
   el_set(editor, EL_BIND, "^I", "recurve-complete", nullptr);
   HistEvent event;
   history(history_.get(), &event, H_SETSIZE, kMostLines);
@@ -119,7 +120,7 @@ char* LineEditor::prompt_of(EditLine* editor) { return self(editor).prompt_.data
 int LineEditor::read_character(EditLine* editor, wchar_t* character) {
   return self(editor).read_character(character);
 }
-unsigned char LineEditor::complete(EditLine* editor, int) { return self(editor).complete(); }
+unsigned char LineEditor::complete(EditLine* editor, wint_t) { return self(editor).complete(); }
 
 // 1: a character; 0: the end of the input; -1: Ctrl-C.
 int LineEditor::read_character(wchar_t* character) {

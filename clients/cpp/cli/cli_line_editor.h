@@ -25,7 +25,7 @@ class LineEditor final : public LineReader {
  private:
   static int read_character(EditLine* editor, wchar_t* character);
   static char* prompt_of(EditLine* editor);
-  static unsigned char complete(EditLine* editor, int key);
+  static unsigned char complete(EditLine* editor, wint_t key);
   static LineEditor& self(EditLine* editor);
   int read_character(wchar_t* character);
   unsigned char complete();

@@ -32,7 +32,7 @@ class FakeEngine {
     std::chrono::microseconds step{0};  // at least that long
     Script script = {};                 // default: echo the prompt, without BOS
     int32_t next_likely = 0;            // from one of the likeliest ids to the next
-    int64_t session_position = 0;       // of each session
+    int64_t session_position = 0;       // of each session; they have text if it is not 0
   };
 
   FakeEngine(AdmissionQueue& queue, Options options)
@@ -154,7 +154,7 @@ class FakeEngine {
     const int64_t known = all_there ? ending.prompt_tokens : 0;
     for (auto& s : request.streams) {
       const int64_t before = request.session.empty() ? 0 : options_.session_position;
-      s->accept({.prompt_tokens = known, .session_position = before});
+      s->accept({.prompt_tokens = known, .session_position = before, .continues_text = before > 0});
     }
     if (request.sampling.prompt_logprobs >= 0) {
       score(*request.streams.front(), std::span(input).subspan(1), request.sampling);
