@@ -31,7 +31,7 @@ constexpr const char* kStartOfLine = "\001";
 constexpr const char* kEndOfInput = "\004";
 constexpr const char* kInterrupt = "\003";
 
-// The program on a terminal of its own, which it controls.
+// The program on a separate terminal, which it controls.
 class Terminal {
  public:
   Terminal(std::vector<std::string> arguments, std::vector<std::string> environment) {
