@@ -214,6 +214,7 @@ TEST_F(Export, OverHttpRefusesByName) {
   EXPECT_THAT(refused(std::string(64 << 20, 'x')), Pair(413, HasSubstr("must have at most")));
   EXPECT_THAT(refused(state, "?ttl_seconds=soon"), Pair(400, HasSubstr("ttl_seconds")));
   EXPECT_THAT(refused(state, "?rewind_tokens=-1"), Pair(400, HasSubstr("rewind_tokens")));
+  EXPECT_THAT(refused(state, "?rewind_tokens=1.5"), Pair(400, HasSubstr("rewind_tokens")));
   EXPECT_THAT(refused(state, "?durability=much"), Pair(400, HasSubstr("durability")));
   EXPECT_EQ(get(port, "/v1/sessions/new").status, 404);
   EXPECT_EQ(put(port, path, state).status, 201);

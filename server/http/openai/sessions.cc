@@ -179,26 +179,22 @@ SessionCommand to_accept(const HttpRequest& request) {
 }
 
 // A number of the query.
-std::optional<double> number_of(const HttpRequest& request, const char* field) {
+template <typename Number>
+std::optional<Number> number_of(const HttpRequest& request, const char* field) {
   const auto text = query_field(request.query, field);
   if (!text) return {};
-  double value = 0;
+  Number value = 0;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
   if (error == std::errc() && end == text->data() + text->size()) return value;
   throw BadField(field, fmt::format("{} must be a number, got \"{}\"", field, cut(*text)));
 }
 
 Refused read_import(const HttpRequest& request, const ServedModel& model, SessionCommand* command) {
-  const double tokens = number_of(request, "rewind_tokens").value_or(0);
-  if (!(tokens >= 0 && tokens <= kMostRewindTokens)) {
-    throw BadField("rewind_tokens", fmt::format("rewind_tokens must be in [0, {}], got {}",
-                                                kMostRewindTokens, tokens));
-  }
   *command = {.kind = Kind::kImport,
               .name = request.names.front(),
-              .ttl_seconds = number_of(request, "ttl_seconds"),
+              .ttl_seconds = number_of<double>(request, "ttl_seconds"),
               .durability = durability_of(query_field(request.query, "durability")),
-              .rewind_tokens = static_cast<int64_t>(tokens)};
+              .rewind_tokens = number_of<int64_t>(request, "rewind_tokens").value_or(0)};
   return read_state(model.info, request.body, /*cut=*/false, command);
 }
 
