@@ -53,6 +53,16 @@ class HttpFixture : public ::testing::Test {
     EXPECT_EQ(core_.gathered_bytes.used(), 0);
     engine_.reset();
   }
+  // Starts before an engine that answers with this text.
+  void answer(const std::string& text) { start({.script = FakeEngine::text(text)}); }
+  // The text of the last prompt, without control tokens.
+  std::string prompt_text() {
+    std::string text;
+    for (const int32_t id : engine_->last_request().prompt.ids) {
+      if (id < 256) text += static_cast<char>(id);
+    }
+    return text;
+  }
   HttpClient::Response ask(const std::string& line) {
     HttpClient client(server_->port());
     client.send(line + " HTTP/1.1\r\nHost: localhost\r\n\r\n");

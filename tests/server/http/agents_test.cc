@@ -25,20 +25,6 @@ const std::string kCall =
 class AgentsTest : public testing::HttpFixture {
  protected:
   void SetUp() override { template_ = kTemplate; }
-  void answer(const std::string& text) {
-    start({.script = [text](const Request&) {
-      FakeEngine::Play play{{{}}};
-      for (const char byte : text) play.tokens[0].push_back(static_cast<unsigned char>(byte));
-      return play;
-    }});
-  }
-  std::string prompt() {
-    std::string text;
-    for (const int32_t id : engine_->last_request().prompt.ids) {
-      if (id < 256) text += static_cast<char>(id);
-    }
-    return text;
-  }
   json get(const std::string& path, int status = 200) {
     const auto got = ask("GET " + path);
     EXPECT_EQ(got.status, status) << got.body;
@@ -70,7 +56,8 @@ TEST_F(AgentsTest, ToolsThatAreNoFunctionsAreLeftOutAndNamed) {
   const auto got = post("/v1/responses", request());
   ASSERT_EQ(got.status, 200) << got.body;
   const json response = got.object();
-  EXPECT_THAT(prompt(), StartsWith("[shell]system:You write code.\n\nBe brief.|user:List files.|"));
+  EXPECT_THAT(prompt_text(),
+              StartsWith("[shell]system:You write code.\n\nBe brief.|user:List files.|"));
   EXPECT_EQ(response["ignored_tools"], json::parse(R"([{"type": "custom", "name": "apply_patch"},
                 {"type": "web_search"}, {"type": "namespace", "name": "mcp"}])"));
   ASSERT_EQ(response["tools"].size(), 1u);
@@ -89,7 +76,7 @@ TEST_F(AgentsTest, ToolsThatAreNoFunctionsAreLeftOutAndNamed) {
                            {"call_id", response["output"][0]["call_id"]},
                            {"output", "a.txt"}});
   ASSERT_EQ(post("/v1/responses", more).status, 200);
-  EXPECT_THAT(prompt(), HasSubstr("|assistant:" + kCall + "|tool:a.txt|"));
+  EXPECT_THAT(prompt_text(), HasSubstr("|assistant:" + kCall + "|tool:a.txt|"));
 }
 
 TEST_F(AgentsTest, WithoutFunctionsThereAreNoTools) {
@@ -99,7 +86,7 @@ TEST_F(AgentsTest, WithoutFunctionsThereAreNoTools) {
   ASSERT_EQ(got.status, 200) << got.body;
   EXPECT_EQ(got.object()["tools"], json::array());
   EXPECT_EQ(got.object()["ignored_tools"], json::parse(R"([{"type": "web_search"}])"));
-  EXPECT_THAT(prompt(), StartsWith("user:hi|"));
+  EXPECT_THAT(prompt_text(), StartsWith("user:hi|"));
   const auto refused = [&](const char* field, const json& value) {
     json wrong = body;
     wrong[field] = value;

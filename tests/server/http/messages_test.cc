@@ -25,14 +25,6 @@ constexpr const char* kTemplate =
 class MessagesTest : public testing::HttpFixture {
  protected:
   void SetUp() override { template_ = kTemplate; }
-  // The engine answers with this text.
-  void answer(const std::string& text) {
-    start({.script = [text](const Request&) {
-      FakeEngine::Play play{{{}}};
-      for (const char byte : text) play.tokens[0].push_back(static_cast<unsigned char>(byte));
-      return play;
-    }});
-  }
   static json body_of(const json& messages) {
     return {{"model", "fake"}, {"max_tokens", 200}, {"messages", messages}};
   }

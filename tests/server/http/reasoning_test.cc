@@ -25,20 +25,6 @@ const std::string kAnswer = "Let me see.\n</think>\n\nIt rains.";
 class ReasoningTest : public testing::HttpFixture {
  protected:
   void SetUp() override { template_ = kTemplate; }
-  void answer(const std::string& text) {
-    start({.script = [text](const Request&) {
-      FakeEngine::Play play{{{}}};
-      for (const char byte : text) play.tokens[0].push_back(static_cast<unsigned char>(byte));
-      return play;
-    }});
-  }
-  std::string prompt() {
-    std::string text;
-    for (const int32_t id : engine_->last_request().prompt.ids) {
-      if (id < 256) text += static_cast<char>(id);
-    }
-    return text;
-  }
   json ask(const char* path, const json& body) {
     const auto got = post(path, body);
     EXPECT_EQ(got.status, 200) << got.body;
@@ -137,13 +123,13 @@ TEST_F(ReasoningTest, SwitchesReachTheTemplate) {
   json body = chat("hi");
   body["reasoning_effort"] = "low";
   ask("/v1/chat/completions", body);
-  EXPECT_THAT(prompt(), HasSubstr("effort=low assistant:<think>\n"));
+  EXPECT_THAT(prompt_text(), HasSubstr("effort=low assistant:<think>\n"));
   body["reasoning_effort"] = "none";
   ask("/v1/chat/completions", body);
-  EXPECT_THAT(prompt(), HasSubstr("assistant:<think>\n\n</think>\n\n"));
+  EXPECT_THAT(prompt_text(), HasSubstr("assistant:<think>\n\n</think>\n\n"));
   body["chat_template_kwargs"] = {{"enable_thinking", true}};
   ask("/v1/chat/completions", body);
-  EXPECT_THAT(prompt(), ::testing::EndsWith("assistant:<think>\n"));
+  EXPECT_THAT(prompt_text(), ::testing::EndsWith("assistant:<think>\n"));
   body = chat("hi");
   body["enable_thinking"] = false;
   EXPECT_EQ(ask("/v1/chat/completions", body)["choices"][0]["message"]["content"], "x");
@@ -153,7 +139,7 @@ TEST_F(ReasoningTest, SwitchesReachTheTemplate) {
   const json reasoning = {{"effort", "high"}, {"summary", "auto"}};
   const json got = ask("/v1/responses", {{"input", "hi"}, {"reasoning", reasoning}});
   EXPECT_EQ(got["reasoning"], reasoning);
-  EXPECT_THAT(prompt(), HasSubstr("effort=high "));
+  EXPECT_THAT(prompt_text(), HasSubstr("effort=high "));
   for (const json& wrong : {json{{"effort", "enormous"}}, json{{"mode", "pro"}}, json{{"x", 1}}}) {
     const auto refused = post("/v1/responses", {{"input", "hi"}, {"reasoning", wrong}});
     EXPECT_EQ(refused.status, 400) << wrong;
@@ -194,10 +180,10 @@ TEST_F(ReasoningTest, AResponseHasAnItemForIt) {
   for (const json& one : got["output"]) input.push_back(one);
   input.push_back({{"role", "user"}, {"content", "and?"}});
   ask("/v1/responses", {{"input", input}, {"store", false}});
-  EXPECT_THAT(prompt(), HasSubstr("user:hi|assistant:(Let me see.)It rains.|user:and?|"));
+  EXPECT_THAT(prompt_text(), HasSubstr("user:hi|assistant:(Let me see.)It rains.|user:and?|"));
   ask("/v1/responses",
       {{"input", "and?"}, {"previous_response_id", got["id"]}, {"instructions", "x"}});
-  EXPECT_THAT(prompt(), HasSubstr("user:hi|assistant:(Let me see.)It rains.|user:and?|"));
+  EXPECT_THAT(prompt_text(), HasSubstr("user:hi|assistant:(Let me see.)It rains.|user:and?|"));
 }
 
 TEST_F(ReasoningTest, AMessageHasABlockForIt) {
@@ -235,10 +221,10 @@ TEST_F(ReasoningTest, AMessageHasABlockForIt) {
   EXPECT_EQ(got["content"][0]["thinking"], "");
   body["thinking"] = {{"type", "disabled"}};
   ask("/v1/messages", body);
-  EXPECT_THAT(prompt(), HasSubstr("assistant:<think>\n\n</think>\n\n"));
+  EXPECT_THAT(prompt_text(), HasSubstr("assistant:<think>\n\n</think>\n\n"));
   body["output_config"] = {{"effort", "low"}};
   ask("/v1/messages", body);
-  EXPECT_THAT(prompt(), HasSubstr("effort=low "));
+  EXPECT_THAT(prompt_text(), HasSubstr("effort=low "));
 }
 
 }  // namespace

@@ -28,14 +28,6 @@ class ToolCallsTest : public testing::HttpFixture {
     if (!has_constraint_library()) GTEST_SKIP() << "built without structured output";
     template_ = kHermes;
   }
-  // The engine answers with this text, and `asked_` is what it was asked.
-  void answer(const std::string& text) {
-    start({.script = [text](const Request&) {
-      FakeEngine::Play play{{{}}};
-      for (const char byte : text) play.tokens[0].push_back(static_cast<unsigned char>(byte));
-      return play;
-    }});
-  }
   static json tools() {
     return json::parse(R"([{"type": "function", "function": {"name": "weather",
         "description": "of a city", "parameters": {"type": "object", "properties":
@@ -52,13 +44,6 @@ class ToolCallsTest : public testing::HttpFixture {
     const auto got = post(path, body);
     EXPECT_EQ(got.status, 400) << got.body;
     return got.object()["error"];
-  }
-  std::string prompt() {
-    std::string text;
-    for (const int32_t id : engine_->last_request().prompt.ids) {
-      if (id < 256) text += static_cast<char>(id);
-    }
-    return text;
   }
 };
 
@@ -95,7 +80,7 @@ TEST_F(ToolCallsTest, TheTemplateSeesToolsInTheClientsOrder) {
       "Content-Length: " +
       std::to_string(body.size()) + "\r\n\r\n" + body);
   EXPECT_EQ(client.read().status, 200);
-  EXPECT_THAT(prompt(), HasSubstr(tool));
+  EXPECT_THAT(prompt_text(), HasSubstr(tool));
 }
 
 TEST_F(ToolCallsTest, CallsAloneHaveNoContent) {
@@ -176,7 +161,7 @@ TEST_F(ToolCallsTest, TheConstraintFollowsTheChoice) {
   EXPECT_FALSE(takes(kCall));
   post("/v1/chat/completions", asked("none"));
   EXPECT_EQ(engine_->last_request().sampling.constraint, nullptr);
-  EXPECT_THAT(prompt(), Not(HasSubstr("weather")));
+  EXPECT_THAT(prompt_text(), Not(HasSubstr("weather")));
 }
 
 TEST_F(ToolCallsTest, WhatCannotBeIsRefusedByName) {
@@ -248,7 +233,7 @@ TEST_F(ToolCallsTest, ParametersAreTypedByTheSchemaAndRenderedBack) {
   EXPECT_EQ(message["content"], nullptr);
   body["messages"].push_back(message);
   ASSERT_EQ(post("/v1/chat/completions", body).status, 200);
-  EXPECT_THAT(prompt(), HasSubstr(call));
+  EXPECT_THAT(prompt_text(), HasSubstr(call));
 }
 
 TEST_F(ToolCallsTest, EarlierCallsHaveArgumentsAsTemplatesReadThem) {
@@ -263,8 +248,8 @@ TEST_F(ToolCallsTest, EarlierCallsHaveArgumentsAsTemplatesReadThem) {
           {"function", {{"name", "weather"}, {"arguments", R"({"z": 1, "a": [2]})"}}}}}}});
   body["messages"].push_back({{"role", "tool"}, {"tool_call_id", "x"}, {"content", "rain"}});
   ASSERT_EQ(post("/v1/chat/completions", body).status, 200);
-  EXPECT_THAT(prompt(), HasSubstr(R"({"name": "weather", "arguments": {"z": 1, "a": [2]}})"));
-  EXPECT_THAT(prompt(), HasSubstr("tool:rain"));
+  EXPECT_THAT(prompt_text(), HasSubstr(R"({"name": "weather", "arguments": {"z": 1, "a": [2]}})"));
+  EXPECT_THAT(prompt_text(), HasSubstr("tool:rain"));
 }
 
 TEST_F(ToolCallsTest, AResponseHasThemAsItems) {
@@ -290,7 +275,7 @@ TEST_F(ToolCallsTest, AResponseHasThemAsItems) {
       {"input",
        {{{"type", "function_call_output"}, {"call_id", call["call_id"]}, {"output", "rain"}}}}};
   EXPECT_EQ(post("/v1/responses", more).status, 200);
-  EXPECT_THAT(prompt(), HasSubstr("tool:rain"));
+  EXPECT_THAT(prompt_text(), HasSubstr("tool:rain"));
 }
 
 // A client cannot use half a call: what was cut is not called complete, and is not gone on from.
@@ -311,7 +296,7 @@ TEST_F(ToolCallsTest, AStopStringInsideACallLeavesItIncomplete) {
 
   const json more = {{"previous_response_id", response["id"]}, {"input", "and?"}};
   EXPECT_EQ(post("/v1/responses", more).status, 200);
-  EXPECT_THAT(prompt(), HasSubstr("assistant:So: |user:and?|"));
+  EXPECT_THAT(prompt_text(), HasSubstr("assistant:So: |user:and?|"));
 
   json chat = asked();
   chat["stop"] = "Par";
@@ -369,13 +354,13 @@ TEST_F(ToolCallsTest, PartsAreJoinedAndDevelopersWriteSystemMessages) {
                          {{"role", "user"}, {"content", parts}},
                          {{"role", "assistant"}, {"content", "a"}, {"refusal", nullptr}}};
   ASSERT_EQ(post("/v1/chat/completions", {{"messages", messages}}).status, 200);
-  EXPECT_THAT(prompt(), HasSubstr("system:Be kind.\n\none two|user:one two|assistant:a|"));
+  EXPECT_THAT(prompt_text(), HasSubstr("system:Be kind.\n\none two|user:one two|assistant:a|"));
   const json body = {
       {"instructions", "Be kind."},
       {"input",
        {{{"role", "developer"}, {"content", "Be brief."}}, {{"role", "user"}, {"content", "hi"}}}}};
   ASSERT_EQ(post("/v1/responses", body).status, 200);
-  EXPECT_THAT(prompt(), HasSubstr("system:Be kind.\n\nBe brief.|user:hi|"));
+  EXPECT_THAT(prompt_text(), HasSubstr("system:Be kind.\n\nBe brief.|user:hi|"));
 }
 
 TEST_F(ToolCallsTest, ItemsOfOtherServersAreTaken) {
@@ -393,8 +378,8 @@ TEST_F(ToolCallsTest, ItemsOfOtherServersAreTaken) {
       {{"role", "user"}, {"content", "why"}}};
   const auto got = post("/v1/responses", {{"input", input}});
   ASSERT_EQ(got.status, 200) << got.body;
-  EXPECT_THAT(prompt(), HasSubstr(R"({"name": "shell", "arguments": {"input": "ls \"x\""}})"));
-  EXPECT_THAT(prompt(), HasSubstr("tool:y|assistant:No: I cannot.|user:why|"));
+  EXPECT_THAT(prompt_text(), HasSubstr(R"({"name": "shell", "arguments": {"input": "ls \"x\""}})"));
+  EXPECT_THAT(prompt_text(), HasSubstr("tool:y|assistant:No: I cannot.|user:why|"));
   EXPECT_EQ(post("/v1/responses", {{"input", {{{"role", "user"}, {"content", nullptr}}}}}).status,
             400);
 }
@@ -414,9 +399,9 @@ TEST_F(ToolCallsTest, ChatsTakeRefusalsAndCallsOfCustomTools) {
                          {{"role", "tool"}, {"tool_call_id", "c"}, {"content", "y"}}};
   const auto got = post("/v1/chat/completions", {{"messages", messages}});
   ASSERT_EQ(got.status, 200) << got.body;
-  EXPECT_THAT(prompt(), HasSubstr("user:hi|assistant:No: I cannot.|user:why|"
-                                  "assistant:I must not.|assistant:Well, no.|"));
-  EXPECT_THAT(prompt(), HasSubstr(R"({"name": "shell", "arguments": {"input": "ls \"x\""}})"));
+  EXPECT_THAT(prompt_text(), HasSubstr("user:hi|assistant:No: I cannot.|user:why|"
+                                       "assistant:I must not.|assistant:Well, no.|"));
+  EXPECT_THAT(prompt_text(), HasSubstr(R"({"name": "shell", "arguments": {"input": "ls \"x\""}})"));
 }
 
 TEST_F(ToolCallsTest, AMessageAndItsCallsAreOneTurnOfAResponsesInput) {
@@ -437,7 +422,7 @@ TEST_F(ToolCallsTest, AMessageAndItsCallsAreOneTurnOfAResponsesInput) {
                       call("c", "three"),
                       output("c")};
   ASSERT_EQ(post("/v1/responses", {{"input", input}}).status, 200);
-  const std::string chat = prompt();
+  const std::string chat = prompt_text();
   // What a chat makes of the same turns.
   const auto called = [](const char* id, const char* name) {
     return json{
@@ -456,7 +441,7 @@ TEST_F(ToolCallsTest, AMessageAndItsCallsAreOneTurnOfAResponsesInput) {
       {{"role", "assistant"}, {"content", ""}, {"tool_calls", {called("c", "three")}}},
       result("c")};
   ASSERT_EQ(post("/v1/chat/completions", {{"messages", messages}}).status, 200);
-  EXPECT_EQ(chat, prompt());
+  EXPECT_EQ(chat, prompt_text());
 }
 
 TEST_F(ToolCallsTest, AResponseStreamsThem) {

@@ -179,15 +179,10 @@ class ToolUseTest : public ChatTest {
         .exists = true,
         .problem = ""};
     chat_.tool_form = tool_form_of(kHermes);
-    start({.script = [](const Request&) {
-      FakeEngine::Play play{{{}}};
-      const std::string text =
-          "So: <tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": "
-          "\"Paris\"}}\n</tool_call>\n"
-          "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
-      for (const char byte : text) play.tokens[0].push_back(static_cast<unsigned char>(byte));
-      return play;
-    }});
+    start({.script = FakeEngine::text(
+               "So: <tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": "
+               "\"Paris\"}}\n</tool_call>\n"
+               "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>")});
   }
   static v1::GenerateRequest asked() {
     v1::GenerateRequest request = user("hi");

@@ -11,10 +11,13 @@
 
 #include "server/session/state_transfer.h"
 #include "server/state/state_form.h"
+#include "tests/support/written_state.h"
 
 namespace recurve::page_groups_test {
 
 using ::testing::HasSubstr;
+using testing::reader_of;
+using testing::with_checksum;
 
 StateHeader header(int64_t position) {
   const auto per_token = StateGrowth::kPerToken;
@@ -37,21 +40,6 @@ NewImage image_at(int64_t position) {
     for (std::byte& byte : room) byte = static_cast<std::byte>(random()) & std::byte{0xBF};
   }
   return made;
-}
-
-ReadAt reader_of(const std::string& bytes) {
-  return [&bytes](uint64_t offset, std::span<std::byte> to) {
-    ASSERT_LE(offset + to.size(), bytes.size()) << "reads only what is there";
-    std::memcpy(to.data(), bytes.data() + offset, to.size());
-  };
-}
-
-std::string with_checksum(std::string bytes) {
-  uint32_t header = 0;
-  std::memcpy(&header, bytes.data() + 12, sizeof header);
-  const uint64_t sum = checksum_of(bytes.substr(0, 24) + bytes.substr(32, header));
-  std::memcpy(bytes.data() + 24, &sum, sizeof sum);
-  return bytes;
 }
 
 // A state of 200 tokens: page 0 in one group, 1 and 2 in the next, and 3, which is not full, with

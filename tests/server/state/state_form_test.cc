@@ -12,10 +12,12 @@
 #include <random>
 
 #include "tests/support/engine/state_bytes.h"
+#include "tests/support/written_state.h"
 
 namespace recurve::state_form_test {
 
 using ::testing::HasSubstr;
+using testing::reader_of;
 
 StateHeader header() {
   return {
@@ -56,13 +58,6 @@ std::string written(const StateHeader& header, const StateBytes& state) {
   std::string all = frame.front;
   for (const std::string_view part : written_parts(header, image)) all += part;
   return all + frame.back;
-}
-
-ReadAt reader_of(const std::string& bytes) {
-  return [&bytes](uint64_t offset, std::span<std::byte> to) {
-    ASSERT_LE(offset + to.size(), bytes.size()) << "reads only what is there";
-    std::memcpy(to.data(), bytes.data() + offset, to.size());
-  };
 }
 
 StateHeader read(const std::string& bytes, const StateHeader& wanted, StateBytes* state) {

@@ -8,27 +8,15 @@
 #include <string>
 
 #include "server/state/state_form.h"
+#include "tests/support/written_state.h"
 
 namespace recurve::tokens_form_test {
 
 using ::testing::HasSubstr;
+using testing::reader_of;
+using testing::with_checksum;
 
 constexpr int32_t kVocab = 500;
-
-ReadAt reader_of(const std::string& bytes) {
-  return [&bytes](uint64_t offset, std::span<std::byte> to) {
-    ASSERT_LE(offset + to.size(), bytes.size()) << "reads only what is there";
-    std::memcpy(to.data(), bytes.data() + offset, to.size());
-  };
-}
-
-std::string with_checksum(std::string bytes) {
-  uint32_t header = 0;
-  std::memcpy(&header, bytes.data() + 12, sizeof header);
-  const uint64_t sum = checksum_of(bytes.substr(0, 24) + bytes.substr(32, header));
-  std::memcpy(bytes.data() + 24, &sum, sizeof sum);
-  return bytes;
-}
 
 // Why it is refused; empty: it is not.
 std::string refusal(const std::string& bytes) {

@@ -27,6 +27,14 @@ class FakeEngine {
     std::optional<EndReason> failure = {};  // instead of `eos`
   };
   using Script = std::function<Play(const Request&)>;
+  // Answers with this text, a byte a token: see FakeTokenizer.
+  static Script text(std::string text) {
+    return [text = std::move(text)](const Request&) {
+      Play play{{{}}};
+      for (const char byte : text) play.tokens[0].push_back(static_cast<unsigned char>(byte));
+      return play;
+    };
+  }
   struct Options {
     int32_t bos = 256, eos = 257;
     std::chrono::microseconds step{0};  // at least that long
