@@ -23,6 +23,41 @@ struct CliResult {
   std::string err;
 };
 
+// Null-terminated, for as long as `texts` are there.
+inline std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+// Starts a program of the test program's folder. Destroys the actions. more_flags: of posix_spawn.
+inline pid_t spawn_program(const std::string& name, std::vector<std::string> arguments,
+                           char* const* environment, posix_spawn_file_actions_t* actions,
+                           int more_flags = 0) {
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
+  arguments.insert(arguments.begin(), program);
+  // A shell in the background ignores SIGINT, and that would be inherited.
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t defaults, mask;
+  sigemptyset(&defaults);
+  sigaddset(&defaults, SIGINT);
+  sigaddset(&defaults, SIGPIPE);
+  sigemptyset(&mask);
+  posix_spawnattr_setsigdefault(&attributes, &defaults);
+  posix_spawnattr_setsigmask(&attributes, &mask);
+  posix_spawnattr_setflags(
+      &attributes, static_cast<short>(POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK | more_flags));
+  pid_t pid = -1;
+  const int error = posix_spawn(&pid, program.c_str(), actions, &attributes,
+                                pointers_to(arguments).data(), environment);
+  posix_spawn_file_actions_destroy(actions);
+  posix_spawnattr_destroy(&attributes);
+  if (error != 0) throw std::runtime_error(program + " cannot be run");
+  return pid;
+}
+
 class CliProcess {
  public:
   enum class Out { kPipe, kTerminal };
@@ -101,34 +136,12 @@ class CliProcess {
 
   void spawn(const std::string& name, std::vector<std::string> arguments, int in, int out,
              int err) {
-    const std::string program =
-        std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
-    arguments.insert(arguments.begin(), program);
-    std::vector<char*> argv;
-    for (std::string& argument : arguments) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, in, STDIN_FILENO);
     posix_spawn_file_actions_adddup2(&actions, out, STDOUT_FILENO);
     posix_spawn_file_actions_adddup2(&actions, err, STDERR_FILENO);
-    // A shell in the background ignores SIGINT, and that would be inherited.
-    posix_spawnattr_t attributes;
-    posix_spawnattr_init(&attributes);
-    sigset_t defaults, mask;
-    sigemptyset(&defaults);
-    sigaddset(&defaults, SIGINT);
-    sigaddset(&defaults, SIGPIPE);
-    sigemptyset(&mask);
-    posix_spawnattr_setsigdefault(&attributes, &defaults);
-    posix_spawnattr_setsigmask(&attributes, &mask);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
-    const int error =
-        posix_spawn(&pid_, program.c_str(), &actions, &attributes, argv.data(), environ);
-    posix_spawn_file_actions_destroy(&actions);
-    posix_spawnattr_destroy(&attributes);
-    if (error != 0) throw std::runtime_error(program + " cannot be run");
+    pid_ = spawn_program(name, std::move(arguments), environ, &actions);
   }
 
   void wait_for(const std::string& text, const std::string& in) {

@@ -39,29 +39,13 @@ class Terminal {
     if (master_ < 0 || grantpt(master_) != 0 || unlockpt(master_) != 0) {
       throw std::runtime_error("no terminal");
     }
-    const std::string program =
-        std::filesystem::read_symlink("/proc/self/exe").parent_path() / "recurve";
-    arguments.insert(arguments.begin(), program);
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, ptsname(master_), O_RDWR, 0);
     posix_spawn_file_actions_adddup2(&actions, STDIN_FILENO, STDOUT_FILENO);
     posix_spawn_file_actions_adddup2(&actions, STDIN_FILENO, STDERR_FILENO);
-    posix_spawnattr_t attributes;
-    posix_spawnattr_init(&attributes);
-    sigset_t defaults, mask;
-    sigemptyset(&defaults);
-    sigaddset(&defaults, SIGINT);
-    sigemptyset(&mask);
-    posix_spawnattr_setsigdefault(&attributes, &defaults);
-    posix_spawnattr_setsigmask(&attributes, &mask);
-    posix_spawnattr_setflags(&attributes,
-                             POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
-    const int error = posix_spawn(&pid_, program.c_str(), &actions, &attributes,
-                                  pointers(arguments).data(), pointers(environment).data());
-    posix_spawn_file_actions_destroy(&actions);
-    posix_spawnattr_destroy(&attributes);
-    if (error != 0) throw std::runtime_error(program + " cannot be run");
+    pid_ = spawn_program("recurve", std::move(arguments), pointers_to(environment).data(), &actions,
+                         POSIX_SPAWN_SETSID);
   }
   ~Terminal() {
     if (pid_ > 0) {
@@ -97,12 +81,6 @@ class Terminal {
   const std::string& shown() const { return shown_; }
 
  private:
-  static std::vector<char*> pointers(std::vector<std::string>& texts) {
-    std::vector<char*> pointers;
-    for (std::string& text : texts) pointers.push_back(text.data());
-    pointers.push_back(nullptr);
-    return pointers;
-  }
   bool pump() {
     pollfd fd{master_, POLLIN, 0};
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
