@@ -43,15 +43,12 @@ class Connection:
         call = self.channel.unary_unary(
             rpc.path, rpc.request.SerializeToString, parser(rpc.response)
         )
+        metadata = self.metadata(session)
         attempts = Attempts(self.retry, timeout, rpc.repeatable, busy_until)
-        while True:
-            try:
-                return await call(
-                    request, timeout=attempts.time_left(), metadata=self.metadata(session)
-                )
-            except grpc.aio.AioRpcError as failure:
-                error = self.error_of(failure)
-            await asyncio.sleep(attempts.wait_after(error))
+        answer: R = await self._repeated(
+            lambda timeout: call(request, timeout=timeout, metadata=metadata), attempts
+        )
+        return answer
 
     async def stream_unary(
         self, rpc: Rpc[Q, R], requests: Callable[[], Iterator[Q]], session: str, timeout: float | None
@@ -60,12 +57,18 @@ class Connection:
         call = self.channel.stream_unary(
             rpc.path, rpc.request.SerializeToString, parser(rpc.response)
         )
+        metadata = self.metadata(session)
         attempts = Attempts(self.retry, timeout, rpc.repeatable)
+        answer: R = await self._repeated(
+            lambda timeout: call(requests(), timeout=timeout, metadata=metadata), attempts
+        )
+        return answer
+
+    async def _repeated(self, call: Callable[[float | None], Any], attempts: Attempts) -> Any:
+        """call: begins an attempt, with a timeout in seconds."""
         while True:
             try:
-                return await call(
-                    requests(), timeout=attempts.time_left(), metadata=self.metadata(session)
-                )
+                return await call(attempts.time_left())
             except grpc.aio.AioRpcError as failure:
                 error = self.error_of(failure)
             await asyncio.sleep(attempts.wait_after(error))
