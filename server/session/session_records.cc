@@ -23,22 +23,22 @@ using nlohmann::json;
 //   (absent: none), "model" (ID of the record of that, see StoredModel; absent in texts of before:
 //   the states say it)}
 //
-// A POINT is {"position", "pending" (absent: none), "state" (its place among the record's states;
+// A POINT is {"position", "pending" (absent: none), "state" (its index among the record's states;
 // absent: nothing absorbed), "request" and "digest" (of the answer that ended there; absent:
 // none), "log" (absent: no tokens are stored)}. Texts of before have "tenant" and "name" too.
 //
 // A "log" is {"begin" (the position of the first token that is stored), "before" and "digest" (of
-// the tokens before that one, and of all), "parts": [[FIRST, PLACE]] (the position of the first
-// token of each part of the text, and its place among the record's states)}; see TokenLog.
+// the tokens before that one, and of all), "parts": [[FIRST, INDEX]] (the position of the first
+// token of each part of the text, and its index among the record's states)}; see TokenLog.
 constexpr const char* kOwner = "owner";
 constexpr std::string_view kSession = "session ";
 // More parts than the tokens of a session are in: see new_tokens().
 constexpr size_t kMostParts = 64;
 
-// The place of the state among the record's.
-size_t place_of(uint64_t id, std::vector<uint64_t>* states) {
-  for (size_t place = 0; place < states->size(); ++place) {
-    if ((*states)[place] == id) return place;
+// The index of the state among the record's.
+size_t index_of(uint64_t id, std::vector<uint64_t>* states) {
+  for (size_t index = 0; index < states->size(); ++index) {
+    if ((*states)[index] == id) return index;
   }
   states->push_back(id);
   return states->size() - 1;
@@ -51,7 +51,7 @@ json log_of(const Snapshot& at, uint64_t new_tokens, std::vector<uint64_t>* stat
   json parts = json::array();
   for (const StoredTokens& part : at.tokens) {
     const uint64_t id = part.stored ? part.stored->id() : new_tokens;
-    parts.push_back({part.first, place_of(id, states)});
+    parts.push_back({part.first, index_of(id, states)});
   }
   return {{"begin", at.log.begin()},
           {"before", at.log.first_digest()},
@@ -63,7 +63,7 @@ json point_of(const Snapshot& at, uint64_t state, uint64_t new_tokens,
               std::vector<uint64_t>* states) {
   json point = {{"position", at.position}};
   if (at.pending) point["pending"] = *at.pending;
-  if (state > 0) point["state"] = place_of(state, states);
+  if (state > 0) point["state"] = index_of(state, states);
   if (at.answered) {
     point["request"] = at.answered->id;
     point["digest"] = std::string_view(at.answered->digest);

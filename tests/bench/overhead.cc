@@ -33,6 +33,13 @@ namespace {
 constexpr std::string_view kChatTemplate =
     "{% for message in messages %}{{ message.content }}\n{% endfor %}";
 
+// "grpc", and the dialects of HTTP.
+std::vector<std::string> all_frontends() {
+  std::vector<std::string> names = {"grpc"};
+  for (const HttpDialect& dialect : kHttpDialects) names.emplace_back(dialect.name);
+  return names;
+}
+
 struct OverheadOptions {
   std::string tokenizer = "weights_tools/demo/xlstm-books";
   int streams = 64;
@@ -40,7 +47,7 @@ struct OverheadOptions {
   int paced_tokens = 300;  // of each stream, for the latency
   double step_ms = 5;      // of a paced step
   int open_streams = 3000;
-  std::vector<std::string> frontends = {"grpc", "http", "chat", "responses", "messages"};
+  std::vector<std::string> frontends = all_frontends();
   // Of the server; empty: no TLS, no keys. Of the client: the key, and it trusts the certificate.
   std::string tls_cert, tls_key, keys, key_file;
   int rounds = 0;  // by turns without these and with them; 0: only as they are given
@@ -399,7 +406,7 @@ void add_overhead(CLI::App& app, const bool& json) {
           "--door", o->frontends,
           "Frontend to measure: grpc, http (/v1/completions), chat, responses or messages; "
           "default: all")
-      ->check(CLI::IsMember({"grpc", "http", "chat", "responses", "messages"}));
+      ->check(CLI::IsMember(all_frontends()));
   overhead->add_option("--tls-cert", o->tls_cert,
                        "Self-signed certificate for \"localhost\"; grpc only");
   overhead->add_option("--tls-key", o->tls_key, "Key of --tls-cert");

@@ -7,6 +7,7 @@
 
 #include "clients/cpp/cli/cli.h"
 #include "clients/cpp/cli/cli_io.h"
+#include "clients/cpp/cli/cli_request_flags.h"
 
 namespace recurve {
 namespace {
@@ -64,10 +65,7 @@ void add_embed(CLI::App& app, CliContext& context) {
   command.add_option_function<int32_t>(
       "--dimensions", [flags](const int32_t& count) { flags->request.set_dimensions(count); },
       "Number of dimensions, the first ones [default: all of the model]");
-  command.add_flag_function(
-      "--no-add-special-tokens",
-      [flags](int64_t count) { flags->request.set_add_special_tokens(count == 0); },
-      "Do not add the beginning-of-sequence id that the model's rule adds");
+  add_special_tokens_flag(command, &flags->request);
   command.callback(
       [&context, flags] { context.run = [&context, flags] { return embed(context, *flags); }; });
 }

@@ -197,13 +197,8 @@ void set_tools(const ToolFlags& flags, v1::GenerateRequest* request) {
 }
 
 void add_prompt_flags(CLI::App& command, v1::GenerateRequest* request) {
-  command.add_flag_function(
-      "--no-add-special-tokens",
-      [=](int64_t count) { request->set_add_special_tokens(count == 0); },
-      "Do not add the model's beginning-of-sequence id");
-  command.add_flag_function(
-      "--parse-special", [=](int64_t count) { request->set_parse_special(count > 0); },
-      "Convert names of control tokens in the text (\"<s>\") to their ids; not for untrusted text");
+  add_special_tokens_flag(command, request);
+  add_parse_special_flag(command, request);
   value_flag<int32_t>(
       command, "--logprobs", [=](int32_t v) { request->set_logprobs(v); },
       "With --json: print log-probabilities of the answer's tokens and of this many most likely "

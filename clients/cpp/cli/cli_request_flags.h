@@ -24,6 +24,20 @@ struct ToolFlags {
 };
 CLI::Option* add_tool_flags(CLI::App& command, ToolFlags* flags);  // --tools
 void set_tools(const ToolFlags& flags, v1::GenerateRequest* request);
+// How a text becomes tokens, of every message with such a field.
+template <typename Message>
+void add_special_tokens_flag(CLI::App& command, Message* message) {
+  command.add_flag_function(
+      "--no-add-special-tokens",
+      [message](int64_t count) { message->set_add_special_tokens(count == 0); },
+      "Do not add the model's beginning-of-sequence id");
+}
+template <typename Message>
+void add_parse_special_flag(CLI::App& command, Message* message) {
+  command.add_flag_function(
+      "--parse-special", [message](int64_t count) { message->set_parse_special(count > 0); },
+      "Convert names of control tokens in the text (\"<s>\") to their ids; not for untrusted text");
+}
 // How the prompt is read, log-probabilities, the request's id.
 void add_prompt_flags(CLI::App& command, v1::GenerateRequest* request);
 

@@ -10,6 +10,7 @@
 
 #include "clients/cpp/cli/cli.h"
 #include "clients/cpp/cli/cli_io.h"
+#include "clients/cpp/cli/cli_request_flags.h"
 
 namespace recurve {
 namespace {
@@ -109,13 +110,8 @@ void add_score(CLI::App& app, CliContext& context) {
   command.add_option_function<int32_t>(
       "--top", [flags](const int32_t& top) { flags->options.set_top(top); },
       "With --json: print this many most likely tokens at each position, 0 to 100 [default: 0]");
-  command.add_flag_function(
-      "--no-add-special-tokens",
-      [flags](int64_t count) { flags->options.set_add_special_tokens(count == 0); },
-      "Do not add the model's beginning-of-sequence id");
-  command.add_flag_function(
-      "--parse-special", [flags](int64_t count) { flags->options.set_parse_special(count > 0); },
-      "Convert names of control tokens in the text (\"<s>\") to their ids; not for untrusted text");
+  add_special_tokens_flag(command, &flags->options);
+  add_parse_special_flag(command, &flags->options);
   command.add_option_function<std::string>(
       "--request-id", [flags](const std::string& id) { flags->options.set_request_id(id); },
       "Name of the request, for 'recurve abort' and the server's log [default: chosen by the "

@@ -4,6 +4,7 @@
 
 #include "clients/cpp/cli/cli.h"
 #include "clients/cpp/cli/cli_io.h"
+#include "clients/cpp/cli/cli_request_flags.h"
 
 // tokenize and detokenize.
 namespace recurve {
@@ -85,13 +86,8 @@ void add_tokenize(CLI::App& app, CliContext& context) {
       "tokenize", "Convert text to token ids as generate does: one line, separated by spaces");
   const auto flags = std::make_shared<TokenizeFlags>();
   add_text_source(command, &flags->source, "The text");
-  command.add_flag_function(
-      "--no-add-special-tokens",
-      [flags](int64_t count) { flags->request.set_add_special_tokens(count == 0); },
-      "Do not add the model's beginning-of-sequence id");
-  command.add_flag_function(
-      "--parse-special", [flags](int64_t count) { flags->request.set_parse_special(count > 0); },
-      "Convert names of control tokens in the text (\"<s>\") to their ids; not for untrusted text");
+  add_special_tokens_flag(command, &flags->request);
+  add_parse_special_flag(command, &flags->request);
   command.add_flag_function(
       "--bytes", [flags](int64_t count) { flags->request.set_with_bytes(count > 0); },
       "Print a line for each token: its id, a tab, and its bytes, with \\xHH if not printable "

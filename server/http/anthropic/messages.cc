@@ -30,6 +30,13 @@ struct DeltaNames {
 constexpr DeltaNames kDeltaNames[] = {
     {"text_delta", "text"}, {"thinking_delta", "thinking"}, {"input_json_delta", "partial_json"}};
 
+Conversation take_prompt(ClientJson& body, size_t bytes, const Thinking& thinking) {
+  Conversation conversation = take_conversation(body, bytes);
+  conversation.thinking = thinking.wanted;
+  conversation.effort = effort_of(body);
+  return conversation;
+}
+
 const char* stop_reason_of(const ChoiceEnd& end) {
   if (end.reason == EndReason::kLength || end.cut_call) return "max_tokens";
   if (end.tool_calls > 0) return "tool_use";
@@ -52,9 +59,7 @@ Refused Messages::read(std::string text, const WorkLimits& limits,
     read_answer_fields(body, &to);
     to.tools = messages_tool_use(body);
     thinking_ = thinking_of(body);
-    Conversation& conversation = to.prompt.emplace<Conversation>(take_conversation(body, bytes));
-    conversation.thinking = thinking_.wanted;
-    conversation.effort = effort_of(body);
+    to.prompt = take_prompt(body, bytes, thinking_);
   };
   return read_messages_body(std::move(text), limits, MessagesResource::kMessages, *model_, read);
 }
@@ -203,10 +208,7 @@ Refused count_tokens(std::string text, const ServedModel& model, const WorkLimit
   Conversation conversation;
   const auto read = [&](ClientJson& body) {
     (void)messages_tool_use(body);
-    const Thinking thinking = thinking_of(body);
-    conversation = take_conversation(body, bytes);
-    conversation.thinking = thinking.wanted;
-    conversation.effort = effort_of(body);
+    conversation = take_prompt(body, bytes, thinking_of(body));
   };
   Refused refused =
       read_messages_body(std::move(text), limits, MessagesResource::kCountTokens, model, read);

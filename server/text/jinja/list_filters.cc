@@ -77,20 +77,10 @@ Value ignoring_case(Run& run, const Value& value) {
   return value.text() == nullptr ? value : run.text(lower(*value.text()));
 }
 
-Value dictsort(Run& run, const Value& input, Values call) {
-  if (input.dict() == nullptr) run.fail("dictsort needs a dict, got {}", type_name(input));
-  const Value* by = call.find(1, "by");
-  const std::string part = by == nullptr ? "key" : to_string(run, *by, "by").bytes;
-  if (part != "key" && part != "value")
-    run.fail("dictsort sorts by 'key' or 'value', got '{}'", part);
-  std::vector<std::pair<Value, Value>> rows;  // sort key and item
-  for (const auto& [name, value] : input.dict()->entries()) {
-    const Value key = run.text(name);
-    const Value& sorted = part == "key" ? key : value;
-    rows.emplace_back(is_set(call.find(0, "case_sensitive")) ? sorted : ignoring_case(run, sorted),
-                      run.list({key, value}, /*tuple=*/true));
-  }
-  const bool reverse = is_set(call.find(2, "reverse"));
+using Keyed = std::vector<std::pair<Value, Value>>;  // sort keys and items
+
+// A list of the items in the order of their keys.
+Value sorted(Run& run, Keyed rows, bool reverse) {
   std::stable_sort(rows.begin(), rows.end(), [&](const auto& a, const auto& b) {
     run.spend();
     return reverse ? less(run, b.first, a.first) : less(run, a.first, b.first);
@@ -98,6 +88,23 @@ Value dictsort(Run& run, const Value& input, Values call) {
   std::vector<Value> items;
   for (auto& row : rows) items.push_back(std::move(row.second));
   return run.list(std::move(items));
+}
+
+Value dictsort(Run& run, const Value& input, Values call) {
+  if (input.dict() == nullptr) run.fail("dictsort needs a dict, got {}", type_name(input));
+  const Value* by = call.find(1, "by");
+  const std::string part = by == nullptr ? "key" : to_string(run, *by, "by").bytes;
+  if (part != "key" && part != "value")
+    run.fail("dictsort sorts by 'key' or 'value', got '{}'", part);
+  Keyed rows;
+  for (const auto& [name, value] : input.dict()->entries()) {
+    const Value key = run.text(name);
+    const Value& by_what = part == "key" ? key : value;
+    rows.emplace_back(
+        is_set(call.find(0, "case_sensitive")) ? by_what : ignoring_case(run, by_what),
+        run.list({key, value}, /*tuple=*/true));
+  }
+  return sorted(run, std::move(rows), is_set(call.find(2, "reverse")));
 }
 
 // What an item is ordered by.
@@ -107,24 +114,17 @@ Value order_key(Run& run, const Value& one, bool case_sensitive, const Value* pa
 }
 
 Value sort(Run& run, const Value& input, Values call) {
-  const bool reverse = is_set(call.find(0, "reverse"));
   const bool case_sensitive = is_set(call.find(1, "case_sensitive"));
   const Value* path = call.find(2, "attribute");
   if (is_given(path) && path->text() != nullptr &&
       path->text()->bytes.find(',') != std::string::npos)
     run.fail("sort by several attributes is not supported");
-  std::vector<std::pair<Value, Value>> rows;  // sort key and item
+  Keyed rows;
   for (Value& one : items_of(run, input)) {
     Value key = order_key(run, one, case_sensitive, path);
     rows.emplace_back(std::move(key), std::move(one));
   }
-  std::stable_sort(rows.begin(), rows.end(), [&](const auto& a, const auto& b) {
-    run.spend();
-    return reverse ? less(run, b.first, a.first) : less(run, a.first, b.first);
-  });
-  std::vector<Value> items;
-  for (auto& row : rows) items.push_back(std::move(row.second));
-  return run.list(std::move(items));
+  return sorted(run, std::move(rows), is_set(call.find(0, "reverse")));
 }
 
 // The first of the least or largest items.
