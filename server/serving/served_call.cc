@@ -183,9 +183,10 @@ void ServedCall::await_ends() {
   if (!ended_ && ends_ == streams_.size()) end(failure_);
 }
 
-// Called by the engine for every token: does not poke while the sink is busy.
-void ServedCall::on_tokens() {
-  if (!eager_ && sink_.busy() && !stalled()) return;
+// Called by the engine's thread for every token of the stream, while the strand may submit more
+// streams: does not poke while the sink is busy.
+void ServedCall::on_tokens(const TokenStream& stream, bool eager) {
+  if (!eager && sink_.busy() && !stream.stalled()) return;
   poke();
 }
 
@@ -226,7 +227,9 @@ Refused ServedCall::submit(ParsedRequest& parsed) {
   const std::chrono::duration<double> patience(core_.options.stall_seconds);
   request.read_patience = std::chrono::duration_cast<Clock::duration>(patience);
   eager_ = !parsed.stop_strings.empty();
-  for (const auto& stream : request.streams) stream->on_ready([this] { on_tokens(); });
+  for (const auto& stream : request.streams) {
+    stream->on_ready([this, &of = *stream, eager = eager_] { on_tokens(of, eager); });
+  }
   const size_t before = streams_.size();
   streams_.insert(streams_.end(), request.streams.begin(), request.streams.end());
   AdmissionQueue::Admission admission;

@@ -99,7 +99,7 @@ class ServedCall : public Strand, public CallRegistry::Call {
   void poll_or_fail(bool busy);
   void withdraw_soon();
   void withdraw();
-  void on_tokens();
+  void on_tokens(const TokenStream& stream, bool eager);
   bool stalled() const;
   bool late() const;
   Refusal withdrawal_reason() const;
@@ -114,6 +114,7 @@ class ServedCall : public Strand, public CallRegistry::Call {
   CallTrace trace_;
 
   // On the strand.
+  bool eager_ = false;  // process each token at once, even while the sink is busy
   bool withdrawn_ = false;
   bool ended_ = false;  // end() was called
   Refused refusal_;     // set before the launch
@@ -121,9 +122,6 @@ class ServedCall : public Strand, public CallRegistry::Call {
   Refused failure_;
   size_t ends_ = 0;  // taken from the streams
   int64_t prompt_tokens_ = 0, generated_tokens_ = 0;
-
-  // Set before the request is pushed: process each token at once, even while the sink is busy.
-  bool eager_ = false;
 
   std::atomic<bool> begun_{false};
   std::atomic<bool> aborted_{false};

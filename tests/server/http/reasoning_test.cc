@@ -58,7 +58,7 @@ TEST_F(ReasoningTest, AChatHasItApart) {
   for (const json& event : events(post("/v1/chat/completions", body).body)) {
     const json& delta = event["choices"][0]["delta"];
     const std::string more = delta.value("content", "");
-    if (!more.empty()) EXPECT_EQ(delta.value("reasoning_content", "") + reasoning, "Let me see.");
+    if (!more.empty()) EXPECT_EQ(reasoning + delta.value("reasoning_content", ""), "Let me see.");
     content += more;
     reasoning += delta.value("reasoning_content", "");
   }
