@@ -87,6 +87,6 @@ $bin/recurve session list
 
 say "Done. By hand:"
 cat <<END
-  $bin/recurve-server --model weights_tools/demo/$model --listen 127.0.0.1:50051
+  $bin/recurve-server weights_tools/demo/$model
   $bin/recurve chat
 END

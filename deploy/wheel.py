@@ -69,7 +69,7 @@ def contents(tree, version):
         "Summary: gRPC and HTTP inference server for recurrent language models\n"
         "License-Expression: Apache-2.0\nLicense-File: LICENSE\nRequires-Python: >=3.9\n"
         "Description-Content-Type: text/markdown\n\n"
-        "`recurve-server --model DIR` serves a checkpoint, `recurve` is its client.\n").encode(), False
+        "`recurve-server MODEL_DIR` serves a checkpoint, `recurve` is its client.\n").encode(), False
     yield f"{info}/WHEEL", (
         f"Wheel-Version: 1.0\nGenerator: recurve\nRoot-Is-Purelib: false\nTag: {tag(tree)}\n"
     ).encode(), False

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Packs the server for `pip install`: builds an install tree for the CPU, or takes the one it is given.
 #   deploy/wheel.sh OUT [TREE]
-#   pip install OUT/recurve_server-*.whl && recurve-server --model DIR
+#   pip install OUT/recurve_server-*.whl && recurve-server MODEL_DIR
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 [ $# -ge 1 ] || { sed -n '2,4s/^# \{0,1\}//p' "$0" >&2; exit 2; }

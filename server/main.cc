@@ -251,14 +251,12 @@ struct Frontends {
       metrics.emplace(metrics_options(o, tls), std::vector{server_api(core)}, core, scrapers);
     }
   }
-  void log_addresses(const Options& o) const {
-    const auto log = [](const char* event, const std::string& address, int port) {
-      log_event(LogLevel::kInfo, event, {{"listen", address}, {"port", port}});
-    };
-    log("serving", o.listen, rpc->port());
-    if (http) log("serving_http", o.http, http->port());
-    if (metrics) log("serving_metrics", o.metrics, metrics->port());
-    if (admin) log("serving_admin", o.admin, admin->port());
+  std::vector<Listening> listening(const Options& o) const {
+    std::vector<Listening> found = {{"grpc", o.listen, rpc->port()}};
+    if (http) found.push_back({"http", o.http, http->port()});
+    if (metrics) found.push_back({"metrics", o.metrics, metrics->port()});
+    if (admin) found.push_back({"admin", o.admin, admin->port()});
+    return found;
   }
   void shutdown() {
     if (http) http->shutdown();
@@ -334,9 +332,13 @@ int serve_model(const Options& o, StopSignal& stop, Failure& failure, ServerCore
   }
   served.start_engine([&engine] { engine.run(); });
 
-  log_text(startup_table(o, loaded, *backend, served.stats.read(), frontends.rpc->port()));
+  const std::vector<Listening> listening = frontends.listening(o);
+  log_text(startup_table(o, loaded, *backend, served.stats.read(), listening));
   core.serve(text.tokenizer, info, text.chat);
-  frontends.log_addresses(o);
+  for (const auto& [frontend, address, port] : listening) {
+    const std::string event = frontend == "grpc" ? "serving" : "serving_" + frontend;
+    log_event(LogLevel::kInfo, event, {{"listen", address}, {"port", port}});
+  }
 
   const double seconds = stop.wait().value_or(o.drain_seconds);
   log_event(LogLevel::kInfo, "draining", {{"seconds", seconds}, {"requests", core.under_way()}});

@@ -134,6 +134,22 @@ EnvironmentFlags read_environment(CLI::App& app, const std::vector<std::string>&
   return found;
 }
 
+// The model's two forms, and the flag whose default depends on another. `model_flag`: whether the
+// command line has --model; the environment is weaker than a directory there.
+void resolve(const CLI::App& app, const std::string& model_dir, bool model_flag, Options* o) {
+  if (!model_dir.empty() && model_flag) {
+    throw CLI::ValidationError(
+        fmt::format("two models are given, {} and --model {}: give one", model_dir, o->model));
+  }
+  if (!model_dir.empty()) o->model = model_dir;
+  if (o->model.empty()) {
+    throw CLI::ValidationError("MODEL_DIR is required: the directory of a checkpoint");
+  }
+  // --listen may name a socket that only some users reach: no port is opened next to it unasked.
+  const bool moved = app.count("--listen") > 0 && app.count("--http") == 0;
+  if (moved || o->http == "none") o->http.clear();
+}
+
 // Parses the command line and the environment: see parse_options().
 int parse(CLI::App& app, int argc, char** argv) {
   std::vector<std::string> arguments(argv + 1, argv + argc);
@@ -164,27 +180,24 @@ int parse(CLI::App& app, int argc, char** argv) {
 int parse_options(int argc, char** argv, Options* o) {
   CLI::App app(
       "Serve a recurrent language model over gRPC and HTTP.\n"
-      "Example: recurve-server --model weights_tools/demo/xlstm-books --listen 127.0.0.1:50051\n"
+      "Example: recurve-server weights_tools/demo/xlstm-books\n"
       "Each flag can also be set by the environment variable that is shown as Env.",
       "recurve-server");
   app.set_version_flag("--version", version_line("recurve-server"),
                        "Print the version and the commit and exit");
   app.option_defaults()->always_capture_default();
   app.failure_message([](const CLI::App* program, const CLI::Error& error) {
-    const bool lacks_model = program->count("--model") == 0 && program->remaining().empty();
     return fmt::format("recurve-server: {}\nRun with --help for more information.\n",
-                       lacks_model && dynamic_cast<const CLI::RequiredError*>(&error) != nullptr
-                           ? "--model DIR is required: the directory of a checkpoint"
-                           : usage_text(*program, error, "--model"));
+                       usage_text(*program, error));
   });
 
-  app.add_option("--model", o->model,
+  std::string model_dir;
+  app.add_option("MODEL_DIR", model_dir,
                  "Load the checkpoint in this directory, as on the Hugging Face Hub: config.json, "
-                 "safetensors, and tokenizer.json or tokenizer.model")
-      ->required()
-      ->group("Model");
+                 "safetensors, and tokenizer.json or tokenizer.model");
+  app.add_option("--model", o->model, "The same as MODEL_DIR")->group("Model");
   app.add_flag("--random-weights", o->random_weights,
-               "Use random weights, for benchmarks: --model is a config.json or a directory with "
+               "Use random weights, for benchmarks: MODEL_DIR is a config.json or a directory with "
                "one, and prompts must be token ids")
       ->group("Model");
   app.add_option("--tokenizer", o->tokenizer,
@@ -278,13 +291,14 @@ int parse_options(int argc, char** argv, Options* o) {
       ->group("Machine");
 
   app.add_option("--listen", o->listen,
-                 "Serve gRPC on HOST:PORT or unix:PATH; port 0: any free port")
+                 "Serve gRPC on HOST:PORT or unix:PATH; port 0: any free port, which the log shows")
       ->group("Service");
   app.add_option("--http", o->http,
                  "Serve HTTP on HOST:PORT: OpenAI's API (/v1/models, /v1/completions, "
                  "/v1/chat/completions, /v1/responses), Anthropic's (/v1/messages), /v1/sessions, "
-                 "/tokenize, "
-                 "/health, /metrics, and a page at /; default: none")
+                 "/tokenize, /health, /metrics, and a page at /; none: no HTTP. Default: "
+                 "127.0.0.1:8000, or none if --listen is given")
+      ->default_str("")
       ->group("Service");
   app.add_option("--http-origin", o->http_origins,
                  "Allow pages of https://HOST[:PORT] to use --http, and HOST as its name; HOST "
@@ -444,6 +458,8 @@ int parse_options(int argc, char** argv, Options* o) {
       ->check(CLI::Range(0.0, 1.0))
       ->group("Logs");
 
+  app.final_callback(
+      [&] { resolve(app, model_dir, has_flag({argv + 1, argv + argc}, "--model"), o); });
   return parse(app, argc, argv);
 }
 

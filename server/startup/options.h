@@ -28,7 +28,7 @@ struct Options {
   std::string device = "cpu";
   bool on_gpu() const { return device.starts_with("cuda:"); }
   std::string listen = "127.0.0.1:50051";
-  std::string http;  // HOST:PORT; empty: none
+  std::string http = "127.0.0.1:8000";  // HOST:PORT; empty: none
   std::vector<std::string> http_origins;
   bool http_page = true;
   int http_comment_ms = 15'000;

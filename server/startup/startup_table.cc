@@ -112,6 +112,14 @@ std::string weights_line(const ModelInfo& model, const std::string& formats,
              model.family);
 }
 
+// With the port that was chosen for 0; of HTTP, what a browser opens.
+std::string listening_line(const Listening& at, bool tls) {
+  std::string address = at.address;
+  if (address.ends_with(":0")) address.replace(address.size() - 1, 1, std::to_string(at.port));
+  if (at.frontend != "http" || at.port == 0) return address;
+  return fmt::format("{}://{}/", tls ? "https" : "http", address);
+}
+
 }  // namespace
 
 std::string human_bytes(double bytes) {
@@ -129,7 +137,7 @@ int64_t resident_bytes() {
 }
 
 std::string startup_table(const Options& options, const LoadedModel& loaded, const Backend& backend,
-                          const EngineStats& stats, int port) {
+                          const EngineStats& stats, const std::vector<Listening>& listening) {
   const auto& [plan, loaded_model, text, info] = loaded;
   const Model& model = *loaded_model;
   const auto weights = static_cast<double>(model.info().weight_bytes);
@@ -155,9 +163,6 @@ std::string startup_table(const Options& options, const LoadedModel& loaded, con
       {"planned", plan.arithmetic(info.slots)},
       {"backend", backend.name()},
       {"ops", ops_line(backend.kernels())},
-      {"listening",
-       fmt::format("{}{}", options.listen,
-                   options.listen.ends_with(":0") ? fmt::format(" (port {})", port) : "")},
   };
   if (plan.page > 0) {
     const auto slots = std::ranges::find(rows, std::string_view("slots"),
@@ -167,7 +172,9 @@ std::string startup_table(const Options& options, const LoadedModel& loaded, con
   if (!options.state_dir.empty()) {
     rows.emplace_back("state dir", folder_line(options, stats));
   }
-  if (!options.http.empty()) rows.emplace_back("http", options.http);
+  for (const Listening& at : listening) {
+    rows.emplace_back(at.frontend.c_str(), listening_line(at, !options.tls_cert.empty()));
+  }
   std::string table;
   for (const auto& [name, value] : rows) table += fmt::format("  {:<10} {}\n", name, value);
   return table;

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "kernels/backend.h"
 #include "server/request/engine_stats.h"
@@ -8,10 +9,16 @@
 
 namespace recurve {
 
+struct Listening {
+  std::string frontend;  // "grpc", "http", "metrics", "admin"
+  std::string address;   // of its flag
+  int port = 0;          // the one bound; 0: a local socket
+};
+
 // Aligned lines for the operator: what the server uses. `stats`: of the engine, after it has read
 // the folder of states.
 std::string startup_table(const Options& options, const LoadedModel& loaded, const Backend& backend,
-                          const EngineStats& stats, int port);
+                          const EngineStats& stats, const std::vector<Listening>& listening);
 
 // Resident memory of the process in bytes, from /proc/self/statm; 0 if it does not exist.
 int64_t resident_bytes();

@@ -3,17 +3,22 @@
     RECURVE_BIN=build/release/bin /usr/bin/python3 -m pytest tests/service/starting.py
 """
 
+import os
+import pathlib
+import re
 import shutil
 import socket
 import subprocess
+import sys
+import time
 
 import pytest
 from keyed_server import BIN, MODEL
 
 
-def started(*flags, model=("--model", MODEL), **options):
+def started(*flags, model=("--model", MODEL), listen=("--listen", "127.0.0.1:0"), **options):
     """The exit code and standard error of a server that does not start."""
-    listen = () if "--listen" in flags else ("--listen", "127.0.0.1:0")
+    listen = () if "--listen" in flags else listen
     command = [BIN / "recurve-server", *model, *listen, "--threads", "1", *flags]
     done = subprocess.run(command, text=True, stderr=subprocess.PIPE, timeout=120, **options)
     return done.returncode, done.stderr
@@ -38,13 +43,55 @@ def test_a_port_in_use_is_named_with_its_flag(flag):
     assert (code, f'"{address}": Address already in use; choose another with {flag}\n' in said) == (1, True)
 
 
-def test_a_model_without_its_flag_is_recognised():
-    code, said = started(model=(MODEL,))
-    assert (code, f"did you mean --model {MODEL}?" in said) == (2, True)
+def test_words_of_the_command_line_that_are_wrong_are_named():
     code, said = started(model=())
-    assert (code, "--model DIR is required" in said) == (2, True)
+    assert (code, "MODEL_DIR is required" in said) == (2, True)
+    code, said = started("--model", MODEL, model=(MODEL,))
+    assert (code, f"two models are given, {MODEL} and --model {MODEL}: give one" in said) == (2, True)
+    code, said = started("other", model=(MODEL,))
+    assert (code, "unexpected argument other" in said) == (2, True)
     code, said = started("--max-qeue", "3")
     assert (code, "unknown flag --max-qeue; did you mean --max-queue?" in said) == (2, True)
+
+
+def in_an_empty_network(*command):
+    """Runs it in a separate network, where the default ports are free."""
+    own = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+    return subprocess.run([*own, "sh", "-c", 'ip link set lo up && exec "$@"', "sh", *command], text=True,
+                          capture_output=True, timeout=120)
+
+
+def on_default_ports(folder):
+    """Called in an empty network."""
+    with open(folder / "log", "w") as log:
+        server = subprocess.Popen([BIN / "recurve-server", MODEL, "--threads", "1", "--slots", "2"], stderr=log)
+    try:
+        while "event=serving_http" not in (folder / "log").read_text():
+            assert server.poll() is None, (folder / "log").read_text()
+            time.sleep(0.02)
+        subprocess.run([BIN / "recurve", "health"], check=True, timeout=60)
+        ask = ["curl", "-sS", "--max-time", "30", "-w", "%{http_code}", "http://127.0.0.1:8000/health", "-o", "/dev/null"]
+        assert subprocess.run(ask, check=True, text=True, capture_output=True).stdout == "200"
+        assert subprocess.run([*ask, "-H", "Host: evil.example"], text=True, capture_output=True).stdout == "403"
+        listening = subprocess.run(["ss", "-Hltn"], check=True, text=True, capture_output=True).stdout
+        assert sorted(line.split()[3] for line in listening.splitlines()) == ["127.0.0.1:50051", "127.0.0.1:8000"]
+        code, said = started("--listen", "127.0.0.1:0", "--http", "127.0.0.1:8000")
+        assert (code, "choose another with --http\n" in said) == (1, True)
+        code, said = started(model=(MODEL,), listen=())
+        assert (code, "choose another with --listen\n" in said) == (1, True)
+    finally:
+        server.terminate()
+        assert server.wait(timeout=60) == 0
+    assert re.search(r"\n  grpc +127.0.0.1:50051\n  http +http://127.0.0.1:8000/\n", (folder / "log").read_text())
+
+
+def test_a_model_alone_is_served_over_grpc_and_http_on_loopback(tmp_path):
+    if in_an_empty_network("true").returncode != 0:
+        pytest.skip("no right to create a network")
+    code = f"import pathlib, starting; starting.on_default_ports(pathlib.Path({str(tmp_path)!r}))"
+    here = str(pathlib.Path(__file__).parent)
+    done = in_an_empty_network("env", f"PYTHONPATH={here}", sys.executable, "-c", code)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_missing_tokenizer_is_found_before_the_weights_are_loaded(tmp_path):

@@ -17,8 +17,9 @@ struct Parsed {
   std::string said;  // on standard error
 };
 
-Parsed parse(std::vector<std::string> flags) {
-  flags.insert(flags.begin(), {"recurve-server", "--model", "m"});
+Parsed parse(std::vector<std::string> flags, std::vector<std::string> model = {"--model", "m"}) {
+  flags.insert(flags.begin(), model.begin(), model.end());
+  flags.insert(flags.begin(), "recurve-server");
   std::vector<char*> argv;
   for (std::string& flag : flags) argv.push_back(flag.data());
   Parsed parsed{};
@@ -92,11 +93,34 @@ TEST(OptionsTest, TheEnvironmentSaysWhatTheCommandLineLeavesOpen) {
 
 TEST(OptionsTest, ARequiredFlagMayStandInTheEnvironment) {
   const Variable model("RECURVE_SERVER_MODEL", "/models/it");
-  std::string program = "recurve-server";
-  char* argv[] = {program.data()};
-  Options options;
-  EXPECT_EQ(parse_options(1, argv, &options), -1);
-  EXPECT_EQ(options.model, "/models/it");
+  const Parsed parsed = parse({}, {});
+  EXPECT_EQ(parsed.status, -1);
+  EXPECT_EQ(parsed.options.model, "/models/it");
+}
+
+TEST(OptionsTest, AModelNeedsNoFlag) {
+  EXPECT_EQ(parse({"--slots", "2"}, {"m"}).options.model, "m");
+  EXPECT_EQ(parse({"m"}, {"--slots", "2"}).options.model, "m");
+  for (const auto& both : {parse({"a"}), parse({}, {"a", "--model=b"})}) {
+    EXPECT_EQ(both.status, 2);
+    EXPECT_THAT(both.said, HasSubstr("two models are given"));
+  }
+  EXPECT_THAT(parse({}, {}).said, HasSubstr("MODEL_DIR is required"));
+  const Variable variable("RECURVE_SERVER_MODEL", "/models/it");
+  EXPECT_EQ(parse({}, {"m"}).options.model, "m") << "the command line is stronger";
+}
+
+// Who chooses where gRPC is reached, as units, charts and sockets with their own rights do, gets no
+// port that was not named.
+TEST(OptionsTest, HttpIsOnLoopbackUnlessAnAddressIsChosen) {
+  EXPECT_EQ(parse({}).options.listen, "127.0.0.1:50051");
+  EXPECT_EQ(parse({}).options.http, "127.0.0.1:8000");
+  EXPECT_EQ(parse({"--http", "none"}).options.http, "");
+  EXPECT_EQ(parse({"--http", "127.0.0.1:1"}).options.http, "127.0.0.1:1");
+  EXPECT_EQ(parse({"--listen", "unix:s"}).options.http, "");
+  EXPECT_EQ(parse({"--listen", "unix:s", "--http", "127.0.0.1:1"}).options.http, "127.0.0.1:1");
+  const Variable listen("RECURVE_SERVER_LISTEN", "unix:s");
+  EXPECT_EQ(parse({}).options.http, "");
 }
 
 TEST(OptionsTest, WhatTheEnvironmentSaysIsCheckedAsFlagsAre) {

@@ -39,7 +39,8 @@ std::string table_of(const std::string& checkpoint, const std::string& state_dir
   stats.sessions = 3;
   stats.prefix_states_disk = 12;
   stats.prefix_bytes_disk = 3 << 20;
-  return startup_table(options, loaded, *backend, stats, 50051);
+  return startup_table(options, loaded, *backend, stats,
+                       {{"grpc", "[::1]:0", 4711}, {"http", "127.0.0.1:0", 4712}});
 }
 
 TEST(StartupTable, SaysWhichTensorTheHeadIs) {
@@ -54,6 +55,11 @@ TEST(StartupTable, SaysWhichTensorTheHeadIs) {
 TEST(StartupTable, SaysWhichTokensEndAnswersAndInWhichFile) {
   EXPECT_THAT(table_of("xlstm/single"),
               HasSubstr("\n  end tokens 7 (config.json, generation_config.json)\n"));
+}
+
+TEST(StartupTable, SaysWhichPortsAreBound) {
+  EXPECT_THAT(table_of("xlstm/single"), HasSubstr("\n  grpc       [::1]:4711\n"
+                                                  "  http       http://127.0.0.1:4712/\n"));
 }
 
 TEST(StartupTable, SaysWhatAnEarlierServerHasStored) {
