@@ -230,6 +230,12 @@ TEST_F(CliTerminalTest, ColoursAreOffWithNoColor) {
   EXPECT_THAT(chat({}, {"NO_COLOR=1"})->shown(), Not(HasSubstr(kBold)));
 }
 
+TEST_F(CliTerminalTest, ACommandIsMissingIfNothingIsPipedIn) {
+  Terminal terminal({}, {});
+  terminal.wait_for("recurve: a command is missing, one of: ask, generate, chat, ");
+  EXPECT_EQ(terminal.finish(), 2);
+}
+
 TEST_F(CliTerminalTest, SettingsHoldForTheNextAnswers) {
   const auto run = [&](const std::string& input) {
     return run_cli({"chat", "--temperature", "0.25", "--server", server_.address()}, input);

@@ -44,7 +44,10 @@ void print_error(const ClientError& error) {
 namespace {
 
 constexpr const char* kAbout =
-    "Client of a Recurve inference server.\n\nThese flags can also follow a command:";
+    "Client of a Recurve inference server.\n"
+    "  recurve \"PROMPT\"            short for: recurve ask \"PROMPT\"\n"
+    "  recurve COMMAND [OPTIONS]   see Subcommands; recurve help COMMAND prints its flags\n\n"
+    "These flags can also follow a command:";
 
 constexpr const char* kExitCodes =
     "Exit codes:\n"
@@ -81,6 +84,7 @@ void add_help(CLI::App& app, CliContext& context) {
 }
 
 void add_commands(CLI::App& app, CliContext& context) {
+  add_ask(app, context);
   add_generate(app, context);
   add_chat(app, context);
   add_embed(app, context);
@@ -109,6 +113,21 @@ void check_arguments(int count, char** arguments) {
   }
 }
 
+// Whether the command line has the words or flags of `ask`, and not its name: before a command
+// there are only flags of the program, and a word with a space is none.
+bool is_short_for_ask(const CLI::App& app, const std::vector<std::string>& words) {
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    const size_t equals = word.find('=');
+    if (!word.starts_with('-')) return word.find_first_of(" \t\n") != word.npos;
+    const CLI::Option* flag = app.get_option_no_throw(word.substr(0, equals));
+    if (flag == nullptr) return true;
+    if (flag == app.get_help_ptr() || flag == app.get_version_ptr()) return false;
+    if (flag->get_items_expected_max() > 0 && equals == word.npos) ++i;
+  }
+  return in_is_piped();
+}
+
 int run(int count, char** arguments) {
   CliContext context;
   CLI::App app(kAbout, "recurve");
@@ -119,7 +138,7 @@ int run(int count, char** arguments) {
                        usage_text(*program, error));
   });
   app.footer(kExitCodes);
-  app.set_version_flag("--version", version_line("recurve"),
+  app.set_version_flag("-V,--version", version_line("recurve"),
                        "Print the version and the commit and exit");
   app.add_option("--server", context.server, "Address of the server [default: 127.0.0.1:50051]")
       ->type_name("HOST:PORT")
@@ -134,8 +153,11 @@ int run(int count, char** arguments) {
   add_commands(app, context);
 
   check_arguments(count, arguments);
+  std::vector<std::string> words(arguments + 1, arguments + count);
+  if (is_short_for_ask(app, words)) words.insert(words.begin(), "ask");
+  std::ranges::reverse(words);  // as the parser takes them
   try {
-    app.parse(count, arguments);
+    app.parse(std::move(words));
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   }

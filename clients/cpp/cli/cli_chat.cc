@@ -443,7 +443,7 @@ void add_chat(CLI::App& app, CliContext& context) {
       "--session", [flags](const std::string& name) { flags->request.set_session(name); },
       "Continue this session, opened if necessary, and leave it open [default: a new one, closed "
       "at the end]");
-  command.add_option("--system", flags->system,
+  command.add_option("-s,--system", flags->system,
                      "System message before the first line of a new session [default: none]");
   command.add_flag("--raw", flags->raw,
                    "Send lines as text, even if the model has a chat "

@@ -145,6 +145,8 @@ namespace {
 struct GenerateFlags {
   v1::GenerateRequest request;
   TextSource source;
+  std::vector<std::string> words;  // of `ask`, as `system`
+  std::string system;
   ToolFlags tools;
   bool ids = false;
   bool messages = false;
@@ -162,7 +164,7 @@ void open_if_missing(Client& client, const std::string& name, const CallOptions&
   }
 }
 
-void fill_prompt(GenerateFlags& flags) {
+void fill_prompt(CliContext& /*context*/, Client& /*client*/, GenerateFlags& flags) {
   const std::string text = flags.source.read();
   if (flags.ids) {
     for (const int32_t id : parse_ids(text, flags.source.name())) {
@@ -180,9 +182,49 @@ void fill_prompt(GenerateFlags& flags) {
   }
 }
 
-int generate(CliContext& context, GenerateFlags& flags) {
+// The words of the command line, and what is piped into standard input.
+std::string question_of(const GenerateFlags& flags) {
+  std::string text = fmt::format("{}", fmt::join(flags.words, " "));
+  if (in_is_piped()) {
+    const std::string piped = read_all("-");
+    if (!text.empty() && !piped.empty()) text += "\n\n";
+    text += piped;
+  }
+  if (text.empty()) {
+    throw UsageError("the prompt is empty: give it as an argument, or through standard input");
+  }
+  check_utf8(text, "the prompt");
+  return text;
+}
+
+// A message if the model has a template for it, else a text to continue.
+void fill_question(CliContext& context, Client& client, GenerateFlags& flags) {
+  const std::string text = question_of(flags);
+  Interrupts::Scope interrupt(context.interrupts);
+  const CallOptions options = context.call_options(interrupt.canceller());
+  if (!client.model_info(options).has_chat_template()) {
+    if (!flags.system.empty()) throw UsageError("--system needs a model with a chat template");
+    if (!flags.tools.tools_json.empty()) {
+      throw UsageError("--tools needs a model with a chat template");
+    }
+    flags.request.set_text(text);
+    return;
+  }
+  const auto add = [&](const char* role, const std::string& content) {
+    auto* message = flags.request.mutable_messages()->add_messages();
+    message->set_role(role);
+    message->set_content(content);
+  };
+  if (!flags.system.empty()) add("system", flags.system);
+  add("user", text);
+  set_tools(flags.tools, &flags.request);
+}
+
+using FillPrompt = std::function<void(CliContext&, Client&, GenerateFlags&)>;
+
+int generate(CliContext& context, GenerateFlags& flags, const FillPrompt& fill) {
   Client client = context.client();
-  fill_prompt(flags);
+  fill(context, client, flags);  // before Ctrl-C cancels a call, as it may wait for standard input
   AnswerPrinter printer(context.json, flags.request.n());
   Interrupts::Scope interrupt(context.interrupts);
   const CallOptions options = context.call_options(interrupt.canceller());
@@ -207,6 +249,23 @@ int generate(CliContext& context, GenerateFlags& flags) {
   }
 }
 
+// What `generate` and `ask` share.
+void add_answer_flags(CLI::App& command, const std::shared_ptr<GenerateFlags>& flags) {
+  add_constraint_flags(command, &flags->request);
+  add_stop_flags(command, &flags->request);
+  add_sampling_flags(command, &flags->request);
+  command.add_option_function<int32_t>(
+      "--n", [flags](const int32_t& n) { flags->request.set_n(n); },
+      "Answers to the one prompt, 1 to the server's limit; answer c samples with seed + c; printed "
+      "one after the other, each on its own line [default: 1]");
+  auto* session = command.add_option_function<std::string>(
+      "--session", [flags](const std::string& name) { flags->request.set_session(name); },
+      "Continue this open session; an empty prompt continues the last answer [default: none]");
+  command.add_flag("--create-session", flags->create_session, "Open the session if it is not open")
+      ->needs(session);
+  command.add_flag("--stats", flags->stats, "Print tokens and times to standard error");
+}
+
 }  // namespace
 
 void add_generate(CLI::App& app, CliContext& context) {
@@ -228,21 +287,26 @@ void add_generate(CLI::App& app, CliContext& context) {
           ->excludes(ids);
   add_tool_flags(command, &flags->tools)->needs(messages);
   add_prompt_flags(command, &flags->request);
-  add_constraint_flags(command, &flags->request);
-  add_stop_flags(command, &flags->request);
-  add_sampling_flags(command, &flags->request);
-  command.add_option_function<int32_t>(
-      "--n", [flags](const int32_t& n) { flags->request.set_n(n); },
-      "Answers to the one prompt, 1 to the server's limit; answer c samples with seed + c; printed "
-      "one after the other, each on its own line [default: 1]");
-  auto* session = command.add_option_function<std::string>(
-      "--session", [flags](const std::string& name) { flags->request.set_session(name); },
-      "Continue this open session; an empty prompt continues the last answer [default: none]");
-  command.add_flag("--create-session", flags->create_session, "Open the session if it is not open")
-      ->needs(session);
-  command.add_flag("--stats", flags->stats, "Print tokens and times to standard error");
-  command.callback(
-      [&context, flags] { context.run = [&context, flags] { return generate(context, *flags); }; });
+  add_answer_flags(command, flags);
+  command.callback([&context, flags] {
+    context.run = [&context, flags] { return generate(context, *flags, fill_prompt); };
+  });
+}
+
+void add_ask(CLI::App& app, CliContext& context) {
+  CLI::App& command = *app.add_subcommand(
+      "ask",
+      "Answer one prompt: a user's message if the model has a chat template, else a text to "
+      "continue. Text that is piped into standard input is the prompt, or follows it. "
+      "'recurve \"PROMPT\"' is short for this command.");
+  const auto flags = std::make_shared<GenerateFlags>();
+  command.add_option("prompt", flags->words, "The prompt, in one or several words");
+  command.add_option("-s,--system", flags->system, "System message [default: none]");
+  add_tool_flags(command, &flags->tools);
+  add_answer_flags(command, flags);
+  command.callback([&context, flags] {
+    context.run = [&context, flags] { return generate(context, *flags, fill_question); };
+  });
 }
 
 }  // namespace recurve

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <google/protobuf/util/json_util.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -39,6 +40,10 @@ void write_json_line(const google::protobuf::Message& message) {
   write_out(to_json(message) + "\n");
 }
 
+bool in_is_piped() {
+  struct stat in{};
+  return fstat(STDIN_FILENO, &in) == 0 && (S_ISFIFO(in.st_mode) || S_ISREG(in.st_mode));
+}
 bool out_is_terminal() { return isatty(STDOUT_FILENO) == 1; }
 bool error_is_terminal() { return isatty(STDERR_FILENO) == 1; }
 bool error_has_colours() {
@@ -151,9 +156,9 @@ std::string TextSource::name() const {
 
 void add_text_source(CLI::App& command, TextSource* source, const std::string& what) {
   auto* text = command.add_option_function<std::string>(
-      "--prompt", [source](const std::string& value) { source->text = value; },
+      "-p,--prompt", [source](const std::string& value) { source->text = value; },
       what + ", in UTF-8 [default: standard input, including its last line break]");
-  command.add_option("--file", source->file, "Read it from this file; -: standard input")
+  command.add_option("-f,--file", source->file, "Read it from this file; -: standard input")
       ->type_name("PATH")
       ->excludes(text);
 }

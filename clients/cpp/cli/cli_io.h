@@ -25,6 +25,8 @@ void write_out(std::string_view text);
 // as strings, bytes in base64.
 std::string to_json(const google::protobuf::Message& message);
 void write_json_line(const google::protobuf::Message& message);
+// Whether standard input is a pipe or a file, e.g. no terminal and not /dev/null.
+bool in_is_piped();
 bool out_is_terminal();
 bool error_is_terminal();
 // Whether standard error is a terminal that shows colours, and NO_COLOR is not set.

@@ -59,7 +59,7 @@ std::string file_text(const std::string& file) {
 void add_sampling_flags(CLI::App& command, v1::GenerateRequest* request) {
   const auto sampling = [request] { return request->mutable_sampling(); };
   value_flag<float>(
-      command, "--temperature", [=](float v) { sampling()->set_temperature(v); },
+      command, "-t,--temperature", [=](float v) { sampling()->set_temperature(v); },
       "Divisor of the logits, 0 to 1000; 0: always the most likely token [default: 1]");
   value_flag<int32_t>(
       command, "--top-k", [=](int32_t v) { sampling()->set_top_k(v); },
@@ -109,7 +109,7 @@ void add_sampling_flags(CLI::App& command, v1::GenerateRequest* request) {
 void add_stop_flags(CLI::App& command, v1::GenerateRequest* request) {
   const auto stop = [request] { return request->mutable_stop(); };
   value_flag<int32_t>(
-      command, "--max-tokens", [=](int32_t v) { stop()->set_max_tokens(v); },
+      command, "-n,--max-tokens", [=](int32_t v) { stop()->set_max_tokens(v); },
       "Maximum tokens of the answer, from 0 to the server's limit; 0: only absorb the prompt "
       "[default: 256]");
   value_flag<int32_t>(
