@@ -40,9 +40,8 @@ bool is_one_of(std::string_view name, std::initializer_list<std::string_view> na
 }
 
 // Whether a keyword constrains values.
-bool is_enforced(std::string_view keyword) {
-  const SchemaKeyword* known = find_keyword(keyword);
-  return known != nullptr && known->use != KeywordUse::kAnnotation;
+bool is_enforced(std::string_view keyword, const Json& value) {
+  return effective_keyword(keyword, value) != nullptr;
 }
 
 Json both(const Json& one, const Json& other) {
@@ -181,8 +180,7 @@ bool is_valid_for(const Json& value, std::string_view keyword, const Json& given
   if (const auto count = counted(); count && given.is_number()) {
     return keyword.starts_with("min") ? *count >= given : *count <= given;
   }
-  const SchemaKeyword* known = find_keyword(keyword);
-  const KeywordUse use = known == nullptr ? KeywordUse::kRefused : known->use;
+  const KeywordUse use = find_keyword(keyword)->use;
   const bool is_about = (use == KeywordUse::kNumber && value.is_number()) ||
                         (use == KeywordUse::kString && value.is_string()) ||
                         (use == KeywordUse::kArray && value.is_array()) ||
@@ -199,7 +197,8 @@ void settle_values(const std::string& path, Json* whole) {
   for (const Json& value : values) {
     bool valid = true;
     for (const auto& [keyword, given] : whole->items()) {
-      if (is_one_of(keyword, {"enum", "anyOf", "oneOf", "type"}) || !is_enforced(keyword)) continue;
+      if (is_one_of(keyword, {"enum", "anyOf", "oneOf", "type"}) || !is_enforced(keyword, given))
+        continue;
       valid &= is_valid_for(value, keyword, given, path);
     }
     if (valid) remaining.push_back(value);
@@ -226,9 +225,7 @@ void merge(const Json& from, const std::string& path, Merging* merging) {
   }
   if (says_of_names(from)) merge_properties(from, path, &to);
   for (const auto& [keyword, value] : from.items()) {
-    if (!is_enforced(keyword)) {
-      continue;
-    }
+    if (!is_enforced(keyword, value)) continue;
     WorkWatch::check();
     if (is_one_of(keyword, kOfNames) || is_one_of(keyword, kOfSchemas)) continue;
     if (keyword == "const") {
@@ -285,8 +282,6 @@ std::vector<Json> conditions_in(const Json& schema, const std::string& path) {
   const Json any = true;
   if (const auto found = schema.find("if"); found != schema.end()) {
     either(*found, schema.value("then", any), schema.value("else", any));
-  } else if (schema.contains("then") || schema.contains("else")) {
-    refuse_schema(path, schema.contains("then") ? "then" : "else", "it has no effect without if");
   }
   for (const char* keyword : {"dependentRequired", "dependentSchemas", "dependencies"}) {
     const auto found = schema.find(keyword);
@@ -371,7 +366,7 @@ bool needs_merge(const Json& schema) {
   const bool has_values = schema.contains("enum") || schema.contains("const");
   int alone = 0, others = 0;
   for (const auto& [keyword, value] : schema.items()) {
-    if (!is_enforced(keyword) || (keyword == "type" && has_values)) continue;
+    if (!is_enforced(keyword, value) || (keyword == "type" && has_values)) continue;
     ++(is_one_of(keyword, kAlone) ? alone : others);
   }
   return alone > 1 || (alone == 1 && others > 0);

@@ -286,8 +286,7 @@ Json negated_schema(const Json& schema, const std::string& path, SchemaSource& s
   Negation negation(path, source, depth);
   bool enforced = false;
   for (const auto& [keyword, given] : schema.items()) {
-    const SchemaKeyword* known = find_keyword(keyword);
-    if (known == nullptr || known->use == KeywordUse::kAnnotation) continue;
+    if (effective_keyword(keyword, given) == nullptr) continue;
     enforced = true;
     negation.add_keyword(keyword, given);
   }

@@ -80,14 +80,12 @@ std::optional<std::string> pattern_of_format(std::string_view name) {
 }
 
 std::optional<NumberFormat> number_format(std::string_view name) {
-  if (name == "float" || name == "double") return NumberFormat{};
   constexpr int64_t kMost = int64_t{1} << 53;
   for (const bool has_sign : {true, false}) {
     for (const int bits : {8, 16, 32, 64}) {
       if (name != fmt::format("{}int{}", has_sign ? "" : "u", bits)) continue;
       const int64_t values = bits == 64 ? kMost : int64_t{1} << (has_sign ? bits - 1 : bits);
-      return NumberFormat{
-          .whole = true, .least = has_sign ? -values : 0, .most = bits == 64 ? kMost : values - 1};
+      return NumberFormat{.least = has_sign ? -values : 0, .most = bits == 64 ? kMost : values - 1};
     }
   }
   return std::nullopt;

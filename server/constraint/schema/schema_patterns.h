@@ -14,14 +14,12 @@ bool is_plain_name(std::string_view name);
 // accepts them; empty if the format is not supported.
 std::optional<std::string> pattern_of_format(std::string_view name);
 
-// A format of numbers.
+// The bounds of a format of integers.
 struct NumberFormat {
-  bool whole = false;           // only integers within the bounds
-  int64_t least = 0, most = 0;  // the bounds
+  int64_t least = 0, most = 0;
 };
-// The formats of OpenAPI for numbers, which JSON Schema does not have. int8 to uint64 are bounds,
-// at most +-2^53, up to which integers are exact in a double. `float` and `double` constrain
-// nothing. Empty for any other format.
+// The formats of OpenAPI for integers, which JSON Schema does not have, int8 to uint64, with bounds
+// of at most +-2^53, up to which integers are exact in a double. Empty for any other format.
 std::optional<NumberFormat> number_format(std::string_view name);
 
 // A regular expression for all plain names (is_plain_name) that are not in `names`, which are

@@ -46,9 +46,7 @@ std::optional<int64_t> count(const SchemaKeywords& keywords, std::string_view ke
 // The bounds of the format, if it is one of integers. Requires check_format().
 std::optional<NumberFormat> whole_numbers(const SchemaKeywords& keywords) {
   const Json* format = keywords.find("format");
-  if (format == nullptr) return std::nullopt;
-  const auto numbers = number_format(format->get_ref<const std::string&>());
-  return numbers && numbers->whole ? numbers : std::nullopt;
+  return format == nullptr ? std::nullopt : number_format(format->get_ref<const std::string&>());
 }
 
 // The library generates numbers with six decimals between bounds. The one next to a bound that
@@ -81,6 +79,13 @@ Json multiples_within(int64_t low, int64_t high, int64_t of, const std::string& 
 }
 
 }  // namespace
+
+const SchemaKeyword* effective_keyword(std::string_view name, const Json& value) {
+  const bool has_no_effect = name == "format" && value.is_string() && value != "regex" &&
+                             !pattern_of_format(value.get_ref<const std::string&>()) &&
+                             !number_format(value.get_ref<const std::string&>());
+  return has_no_effect ? nullptr : find_keyword(name);
+}
 
 void refuse_schema(const std::string& path, std::string_view keyword, const std::string& why) {
   throw ConstraintRefused(
@@ -142,10 +147,9 @@ void check_format(const SchemaKeywords& keywords, std::string_view type, const s
   const Json* format = keywords.find("format");
   if (format == nullptr) return;
   if (!format->is_string()) refuse_schema(path, "format", "it must be a string");
-  const auto& name = format->get_ref<const std::string&>();
-  const bool of_strings = pattern_of_format(name).has_value();
-  if (of_strings || (type != "string" && number_format(name))) return;
-  refuse_schema(path, "format", fmt::format("{} is not enforced here", cut(format->dump())));
+  if (type == "string" && *format == "regex") {
+    refuse_schema(path, "format", "\"regex\" is not enforced here: leave it out");
+  }
 }
 
 Json read_integer(const SchemaKeywords& keywords, const std::string& path, int* values) {
@@ -224,18 +228,19 @@ Json read_string(const SchemaKeywords& keywords, const std::string& path, size_t
   counts(keywords, "minLength", "maxLength", path, &length);
   const Json* pattern = keywords.find("pattern");
   const Json* format = keywords.find("format");
+  const auto of_format =
+      format == nullptr ? std::nullopt : pattern_of_format(format->get_ref<const std::string&>());
   if (pattern != nullptr && !pattern->is_string()) {
     refuse_schema(path, "pattern", "it must be a string");
   }
-  if (pattern != nullptr && format != nullptr) {
+  if (pattern != nullptr && of_format) {
     refuse_schema(path, "format", "it cannot be combined with pattern");
   }
   TextLengths lengths;
   if (pattern != nullptr) {
     out["pattern"] = checked_pattern(*pattern, "pattern", path, pattern_bytes, &lengths);
-  } else if (format != nullptr) {
-    const auto regex = pattern_of_format(format->get_ref<const std::string&>());
-    out["pattern"] = json_pattern(*regex, &lengths);
+  } else if (of_format) {
+    out["pattern"] = json_pattern(*of_format, &lengths);
   } else {
     out.update(length);
     return out;

@@ -6,6 +6,7 @@
 
 #include "server/constraint/constraint.h"
 #include "server/constraint/regex_walk.h"
+#include "server/constraint/schema/schema_keywords.h"
 
 namespace recurve {
 
@@ -29,6 +30,10 @@ struct SchemaKeywords {
   }
 };
 
+// The keyword with this value; null if it has no effect: an annotation, or an unknown keyword or
+// format.
+const SchemaKeyword* effective_keyword(std::string_view name, const nlohmann::ordered_json& value);
+
 // A schema for which no value is valid.
 class NothingIsValid : public ConstraintRefused {
  public:
@@ -51,8 +56,8 @@ void check_numbers(const nlohmann::ordered_json& value, std::string_view keyword
 // Whether a value has this type of JSON Schema.
 bool has_type(const nlohmann::ordered_json& value, std::string_view type);
 
-// Refuses an unknown format. A format does not constrain values of another type, as in the draft.
-// Required before the functions below.
+// Refuses a format that is not enforced. A format does not constrain values of another type, as in
+// the draft. Required before the functions below.
 void check_format(const SchemaKeywords& keywords, std::string_view type, const std::string& path);
 // `values`: the number of enumerated values of the whole schema, which is increased.
 nlohmann::ordered_json read_integer(const SchemaKeywords& keywords, const std::string& path,

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "server/constraint/constraint.h"
-#include "server/constraint/schema/schema_keywords.h"
 #include "server/constraint/schema/schema_merge.h"
 #include "server/constraint/schema/schema_patterns.h"
 #include "server/constraint/schema/schema_scalars.h"
@@ -24,16 +23,6 @@ using Json = nlohmann::ordered_json;  // with the order of properties
 
 constexpr std::string_view kTypes[] = {"null",   "boolean", "integer", "number",
                                        "string", "array",   "object"};
-
-KeywordUse use_of(std::string_view keyword, std::string_view* note) {
-  if (keyword.starts_with("x-") || keyword.starts_with("_")) return KeywordUse::kAnnotation;
-  if (const SchemaKeyword* known = find_keyword(keyword)) {
-    *note = known->note;
-    return known->use;
-  }
-  *note = "not a keyword of JSON Schema 2020-12";
-  return KeywordUse::kRefused;
-}
 
 // Appends a token to a JSON pointer for messages.
 std::string below(const std::string& path, std::string_view name) {
@@ -94,17 +83,17 @@ class SchemaWalk {
   Keywords sort(const Json& schema, const std::string& path) {
     Keywords keywords;
     for (const auto& [keyword, value] : schema.items()) {
-      std::string_view note;
-      switch (use_of(keyword, &note)) {
+      if ((keyword == "$id" || keyword == "id") && path != "#" && has_reference(schema)) {
+        refuse_schema(path, keyword, "a $ref in it would refer to another schema");
+      }
+      const SchemaKeyword* known = effective_keyword(keyword, value);
+      if (known == nullptr) continue;
+      switch (known->use) {
         case KeywordUse::kRefused:
           refuse_schema(path, keyword,
-                        note.empty() ? "it is not enforced here: leave it out"
-                                     : fmt::format("it is not enforced here ({})", note));
-        case KeywordUse::kAnnotation:
-          if ((keyword == "$id" || keyword == "id") && path != "#" && has_reference(schema)) {
-            refuse_schema(path, keyword, "a $ref in it would refer to another schema");
-          }
-          break;
+                        known->note.empty()
+                            ? "it is not enforced here: leave it out"
+                            : fmt::format("it is not enforced here ({})", known->note));
         case KeywordUse::kAny:
           keywords.of_any[keyword] = &value;
           break;
