@@ -126,7 +126,7 @@ TEST_F(CliCommandsTest, HelpNamesTheExitCodes) {
   EXPECT_EQ(result.code, 0);
   for (const char* text :
        {"Exit codes", "  130  ", "--server", "RECURVE_SERVER", "generate", "chat", "score", "embed",
-        "session", "tokenize", "detokenize", "abort", "info", "health", "ask"}) {
+        "session", "tokenize", "detokenize", "abort", "info", "health", "ask", "run"}) {
     EXPECT_THAT(result.out, HasSubstr(text));
   }
 }

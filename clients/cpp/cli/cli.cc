@@ -87,6 +87,7 @@ void add_commands(CLI::App& app, CliContext& context) {
   add_ask(app, context);
   add_generate(app, context);
   add_chat(app, context);
+  add_run(app, context);
   add_embed(app, context);
   add_score(app, context);
   add_session(app, context);

@@ -35,6 +35,7 @@ struct CliContext {
 void add_generate(CLI::App& app, CliContext& context);
 void add_ask(CLI::App& app, CliContext& context);
 void add_chat(CLI::App& app, CliContext& context);
+void add_run(CLI::App& app, CliContext& context);
 void add_embed(CLI::App& app, CliContext& context);
 void add_score(CLI::App& app, CliContext& context);
 void add_session(CLI::App& app, CliContext& context);

@@ -1,3 +1,5 @@
+#include "clients/cpp/cli/cli_chat.h"
+
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -432,12 +434,7 @@ Chat::Next Chat::handle_command(const std::string& line) {
 
 }  // namespace
 
-void add_chat(CLI::App& app, CliContext& context) {
-  CLI::App& command = *app.add_subcommand(
-      "chat",
-      "Chat on one session, a line at a time. A line is a user's message if the model has a chat "
-      "template, else plain text. /help lists the commands; Ctrl-C ends an answer, Ctrl-D the "
-      "chat.");
+std::function<int()> add_chat_flags(CLI::App& command, CliContext& context) {
   const auto flags = std::make_shared<ChatFlags>();
   command.add_option_function<std::string>(
       "--session", [flags](const std::string& name) { flags->request.set_session(name); },
@@ -461,9 +458,17 @@ void add_chat(CLI::App& app, CliContext& context) {
   add_sampling_flags(command, &flags->request);
   command.add_flag("--stats", flags->stats,
                    "Print tokens and times of each answer to standard error");
-  command.callback([&context, flags] {
-    context.run = [&context, flags] { return Chat(context, *flags).run(); };
-  });
+  return [&context, flags] { return Chat(context, *flags).run(); };
+}
+
+void add_chat(CLI::App& app, CliContext& context) {
+  CLI::App& command = *app.add_subcommand(
+      "chat",
+      "Chat on one session, a line at a time. A line is a user's message if the model has a chat "
+      "template, else plain text. /help lists the commands; Ctrl-C ends an answer, Ctrl-D the "
+      "chat.");
+  const auto chat = add_chat_flags(command, context);
+  command.callback([&context, chat] { context.run = chat; });
 }
 
 }  // namespace recurve
