@@ -145,7 +145,8 @@ std::optional<std::string> query_field(std::string_view query, std::string_view 
     query.remove_prefix(std::min(field.size() + 1, query.size()));
     const size_t equals = field.find('=');
     if (field.substr(0, equals) != name) continue;
-    return equals == std::string_view::npos ? "" : decoded(field.substr(equals + 1));
+    if (equals == std::string_view::npos || equals + 1 == field.size()) return {};
+    return decoded(field.substr(equals + 1));
   }
   return {};
 }

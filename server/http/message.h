@@ -71,7 +71,8 @@ std::string stream_head(const HttpRequest& request);
 std::string chunk(std::string_view bytes, bool chunked);
 std::string last_chunk(bool chunked);
 
-// A field of a target's query, "a=1&b=x%20y", decoded: the first of that name, if any.
+// A field of a target's query, "a=1&b=x%20y", decoded: the first of that name. Nothing if there is
+// none or it is empty.
 std::optional<std::string> query_field(std::string_view query, std::string_view name);
 
 }  // namespace recurve

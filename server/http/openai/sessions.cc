@@ -1,6 +1,5 @@
 #include "server/http/openai/sessions.h"
 
-#include <charconv>
 #include <initializer_list>
 #include <string>
 #include <string_view>
@@ -9,6 +8,7 @@
 #include "server/http/body_fields.h"
 #include "server/http/openai/fields/request_fields.h"
 #include "server/http/openai/state_export.h"
+#include "server/http/query.h"
 #include "server/http/unary_exchange.h"
 
 namespace recurve {
@@ -139,17 +139,10 @@ SessionCommand to_fork(const HttpRequest& request) {
 }
 
 SessionCommand to_list(const HttpRequest& request) {
-  const std::string limit = query_field(request.query, "limit").value_or("");
-  int count = limit.empty() ? kDefaultPageSize : 0;
-  std::from_chars(limit.data(), limit.data() + limit.size(), count);
-  if (count < 1 || count > kMaxPageSize || (!limit.empty() && limit != std::to_string(count))) {
-    throw BadField("limit",
-                   fmt::format("limit must be in [1, {}], got \"{}\"", kMaxPageSize, cut(limit)));
-  }
   return {.kind = Kind::kList,
           .name = query_field(request.query, "prefix").value_or(""),
           .other = query_field(request.query, "after").value_or(""),
-          .limit = count};
+          .limit = page_size(request.query, kDefaultPageSize, kMaxPageSize)};
 }
 
 SessionCommand to_get(const HttpRequest& request) {
@@ -178,23 +171,12 @@ SessionCommand to_accept(const HttpRequest& request) {
   return {.kind = Kind::kAccept, .name = request.names.front()};
 }
 
-// A number of the query.
-template <typename Number>
-std::optional<Number> number_of(const HttpRequest& request, const char* field) {
-  const auto text = query_field(request.query, field);
-  if (!text) return {};
-  Number value = 0;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
-  if (error == std::errc() && end == text->data() + text->size()) return value;
-  throw BadField(field, fmt::format("{} must be a number, got \"{}\"", field, cut(*text)));
-}
-
 Refused read_import(const HttpRequest& request, const ServedModel& model, SessionCommand* command) {
   *command = {.kind = Kind::kImport,
               .name = request.names.front(),
-              .ttl_seconds = number_of<double>(request, "ttl_seconds"),
+              .ttl_seconds = query_number<double>(request.query, "ttl_seconds"),
               .durability = durability_of(query_field(request.query, "durability")),
-              .rewind_tokens = number_of<int64_t>(request, "rewind_tokens").value_or(0)};
+              .rewind_tokens = query_number<int64_t>(request.query, "rewind_tokens").value_or(0)};
   return read_state(model.info, request.body, /*cut=*/false, command);
 }
 

@@ -132,7 +132,9 @@ TEST_F(AgentsTest, AStoredResponseListsTheItemsOfItsInput) {
   const json page = get(path + "?limit=2&after=" + all["data"][3]["id"].get<std::string>());
   EXPECT_EQ(page["data"], (json{all["data"][2], all["data"][1]}));
   EXPECT_EQ(page["has_more"], true);
+  EXPECT_EQ(get(path + "?limit=&after=&order=asc")["data"], all["data"]);
   EXPECT_EQ(get(path + "?limit=0", 400)["error"]["param"], "limit");
+  EXPECT_EQ(get(path + "?limit=101", 400)["error"]["param"], "limit");
   EXPECT_EQ(get(path + "?order=up", 400)["error"]["param"], "order");
   EXPECT_EQ(get(path + "?after=x", 400)["error"]["param"], "after");
   get("/v1/responses/none/input_items", 404);

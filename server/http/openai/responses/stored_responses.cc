@@ -3,10 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
-#include "server/http/body_fields.h"
+#include "server/http/query.h"
 #include "server/request/session_command.h"
 
 namespace recurve {
@@ -66,18 +65,6 @@ class ItemList {
   std::vector<json> items_;
 };
 
-// The number of items of a page. Throws BadField.
-size_t limit_of(const HttpRequest& request) {
-  const auto text = query_field(request.query, "limit");
-  if (!text) return 20;
-  size_t limit = 0;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), limit);
-  if (error == std::errc() && end == text->data() + text->size() && limit >= 1 && limit <= 100) {
-    return limit;
-  }
-  throw BadField("limit", fmt::format("limit must be in [1, 100], got {}", cut(*text)));
-}
-
 // Throws BadField.
 bool is_ascending(const HttpRequest& request) {
   const std::string order = query_field(request.query, "order").value_or("desc");
@@ -86,7 +73,7 @@ bool is_ascending(const HttpRequest& request) {
 }
 
 json page_of(std::vector<json> items, const HttpRequest& request) {
-  const size_t limit = limit_of(request);
+  const auto limit = static_cast<size_t>(page_size(request.query, 20, 100));
   if (!is_ascending(request)) std::ranges::reverse(items);
   auto from = items.begin();
   if (const auto after = query_field(request.query, "after")) {
