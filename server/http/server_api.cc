@@ -86,8 +86,13 @@ HttpApi server_api(ServerCore& core) {
 }
 
 HttpApi load_api(const ServerCore& core) {
+  const auto version = json_handler(core, [&core](const HttpRequest&, json* object) {
+    *object = {{"version", core.options.version}};
+    return Refused();
+  });
   return {
-      .routes = {{verb::get, "/v1/load", Route::Body::kNone, load_handler(core), Role::kObserver}}};
+      .routes = {{verb::get, "/v1/load", Route::Body::kNone, load_handler(core), Role::kObserver},
+                 {verb::get, "/version", Route::Body::kNone, version}}};
 }
 
 }  // namespace recurve

@@ -8,7 +8,8 @@ namespace recurve {
 
 // /health and /metrics.
 HttpApi server_api(ServerCore& core);
-// /v1/load: the load in the terms of the proto's Load and ServerInfo, for operators and the page.
+// /v1/load: the load in the terms of the proto's Load and ServerInfo, for operators and the page;
+// and /version.
 HttpApi load_api(const ServerCore& core);
 // The page for browsers, and its files.
 HttpApi page_api();

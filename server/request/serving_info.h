@@ -39,7 +39,8 @@ struct ServingInfo {
   int64_t page_bytes = 0;
   int64_t max_session_tokens = 0;
   int32_t chunk_tokens = 0;
-  std::string fingerprint;
+  std::string fingerprint;         // of the model
+  std::string system_fingerprint;  // of all that decides over the bits of an answer
   std::string backend;
   std::vector<Op> ops;
   TokenRules tokens;

@@ -138,6 +138,7 @@ LoadedModel load_served_model(const Options& o, Backend& backend, const StopSign
                              model_fingerprint(checkpoint.fingerprint(), tokenizer_dir(o)),
                              checkpoint.weight_formats(), slots, loaded.plan);
   const StateHeader identity = identity_of(model, loaded.info);
+  loaded.info.system_fingerprint = system_fingerprint(identity, made_by(backend));
   loaded.info.read_state = state_reader(identity);
   loaded.info.check_front = front_checker(identity);
   loaded.info.most_written_bytes =
@@ -173,6 +174,11 @@ std::string made_by(const Backend& backend) {
     made_by += fmt::format(" {}:{}", op, implementation);
   });
   return made_by;
+}
+
+std::string system_fingerprint(const StateHeader& identity, const std::string& made_by) {
+  const std::string texts[] = {identity_text(identity), made_by};
+  return "fp_" + fingerprint_of(texts).substr(0, 16);
 }
 
 }  // namespace recurve

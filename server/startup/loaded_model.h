@@ -47,4 +47,7 @@ StateHeader identity_of(const Model& model, const ServingInfo& info);
 // computes the same bits: another version or device may sum in another order.
 std::string made_by(const Backend& backend);
 
+// Names both, as answers of OpenAI's dialect do: answers with another one may differ in their bits.
+std::string system_fingerprint(const StateHeader& identity, const std::string& made_by);
+
 }  // namespace recurve

@@ -60,6 +60,7 @@ HTTP = {
     ("GET", "/"): "none",
     ("GET", "/page/none"): "none",
     ("GET", "/v1/models"): "user",
+    ("GET", "/version"): "user",
     ("GET", "/v1/models/none"): "user",
     ("GET", "/v1/sessions"): "user",
     ("POST", "/v1/sessions"): "user",

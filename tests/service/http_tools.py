@@ -218,6 +218,30 @@ def test_a_silent_stream_is_not_cut(tmp_path):
         server.wait()
 
 
+def fingerprint(folder, name, *flags):
+    """Of two answers, in one object and as a stream: it is the same."""
+    server, ports = start(folder / name, "--http", "127.0.0.1:0", *flags)
+    try:
+        url = f"http://127.0.0.1:{ports['serving_http']}/v1/completions"
+        whole = json.loads(curl(url, "-d", json.dumps(BODY)))
+        first = curl(url, "-d", json.dumps(BODY | {"stream": True})).splitlines()[0]
+        assert json.loads(first.removeprefix("data: "))["system_fingerprint"] == whole["system_fingerprint"]
+        return whole["system_fingerprint"]
+    finally:
+        server.terminate()
+        assert server.wait() == 0
+
+
+def test_the_system_fingerprint_changes_with_what_decides_over_bits(tmp_path):
+    first = fingerprint(tmp_path, "first")
+    assert re.fullmatch("fp_[0-9a-f]{16}", first)
+    same = fingerprint(tmp_path, "same", "--name", "other", "--max-queue", "7")
+    assert same == first
+    others = [("--weights", "bf16"), ("--state", "bf16"), ("--activations", "int8"), ("--device", "reference")]
+    found = [fingerprint(tmp_path, f"other{number}", *flags) for number, flags in enumerate(others)]
+    assert len({first, *found}) == 1 + len(others), found
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_load_over_http_1_1(port, tmp_path, stream):
     body = tmp_path / "body.json"

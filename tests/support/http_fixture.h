@@ -42,6 +42,7 @@ class HttpFixture : public ::testing::Test {
                 {.model_name = "fake",
                  .vocab_rows = FakeTokenizer::kSize,
                  .hidden_width = 4,
+                 .system_fingerprint = "fp_fake",
                  .tokens = {.bos = FakeTokenizer::kBos, .eos = {FakeTokenizer::kEos}},
                  .slots = 8},
                 std::move(chat));

@@ -141,7 +141,7 @@ Refused tokenize(std::string body, const ServedModel& model, const WorkLimits& l
   // Written as text: JSON values would take several times its memory.
   BoundedText answer(bytes, names ? "return_token_strs" : "prompt");
   answer.append(fmt::format(R"({{"count":{},"max_model_len":{},"tokens":[)", ids.size(),
-                            model.text.max_prompt_tokens));
+                            max_model_len(model)));
   for (size_t i = 0; i < ids.size(); ++i) {
     if (i > 0) answer.append(",");
     answer.append(fmt::format_int(ids[i]).str());

@@ -22,7 +22,8 @@ HELLO = [{"role": "user", "content": "Good morning."}]
 
 def test_the_model_is_listed(client):
     assert [model.id for model in client.models.list()] == ["books"]
-    assert client.models.retrieve("books").owned_by == "recurve"
+    model = client.models.retrieve("books")
+    assert (model.owned_by, model.max_model_len) == ("recurve", 1 << 20)
     with pytest.raises(openai.NotFoundError, match='has "books"'):
         client.models.retrieve("gpt-5")
 
@@ -31,6 +32,7 @@ def test_a_completion_and_its_stream_are_the_same(client):
     whole = client.completions.create(prompt=PROMPT, max_tokens=12, **GREEDY)
     assert whole.choices[0].finish_reason == "length"
     assert whole.usage.completion_tokens == 12
+    assert whole.system_fingerprint.startswith("fp_")
     chunks = list(
         client.completions.create(
             prompt=PROMPT,

@@ -26,6 +26,7 @@ TEST_F(OpenAiTest, ACompletionInOneObject) {
   const json object = got.object();
   EXPECT_EQ(object["id"], "cmpl-mine");
   EXPECT_EQ(object["object"], "text_completion");
+  EXPECT_EQ(object["system_fingerprint"], "fp_fake");
   EXPECT_EQ(object["choices"][0]["text"], "hello");
   EXPECT_EQ(object["choices"][0]["finish_reason"], "stop");
   EXPECT_EQ(object["usage"]["prompt_tokens"], 6);
@@ -78,6 +79,7 @@ TEST_F(OpenAiTest, AChat) {
   body["max_completion_tokens"] = 2;
   const std::vector<json> all = events(post("/v1/chat/completions", body).body);
   EXPECT_EQ(all.front()["object"], "chat.completion.chunk");
+  for (const json& event : all) EXPECT_EQ(event["system_fingerprint"], "fp_fake");
   EXPECT_EQ(all.front()["choices"][0]["delta"]["role"], "assistant");
   EXPECT_EQ(all.back()["choices"][0]["finish_reason"], "length");
 }

@@ -190,6 +190,8 @@ TEST_F(ResourcesTest, SessionsAreForkedMarkedAndRewound) {
   EXPECT_EQ(last_command().name, "st");
   EXPECT_EQ(last_command().other, "st-x");
   EXPECT_EQ(last_command().limit, 2);
+  ask("GET /v1/sessions?prefix=&after=&limit=");  // empty fields are absent
+  EXPECT_EQ(last_command().limit, kDefaultPageSize);
 }
 
 TEST_F(ResourcesTest, WhatIsWrongWithSessionsIsSaid) {
@@ -447,6 +449,25 @@ TEST_F(ResourcesTest, TextIsTokenisedAndWritten) {
   EXPECT_EQ(post("/tokenize", {{"prompt", "a"}, {"model", "gpt"}}).status, 404);
 }
 
+TEST_F(ResourcesTest, ClientsReadHowLongAPromptMayBe) {
+  start();
+  const auto longest = [&] {
+    const json model = ask("GET /v1/models/fake").object();
+    EXPECT_EQ(ask("GET /v1/models").object()["data"][0], model);
+    EXPECT_EQ(post("/tokenize", {{"prompt", "a"}}).object()["max_model_len"],
+              model["max_model_len"]);
+    return model["max_model_len"];
+  };
+  EXPECT_EQ(longest(), core_.options.max_prompt_tokens);
+  served_->info.max_session_tokens = 1000;  // states that grow end there
+  EXPECT_EQ(longest(), 1000);
+}
+
+TEST_F(ResourcesTest, TheVersionIsTheServers) {
+  start();
+  EXPECT_EQ(ask("GET /version").object(), (json{{"version", core_.options.version}}));
+}
+
 TEST_F(ResourcesTest, WhatASessionMayHaveAbsorbedIsNotRepeated) {
   start({.script = [](const Request&) {
     return FakeEngine::Play{{{'a'}}, {}, EndReason::kInternal};
@@ -472,7 +493,8 @@ TEST_F(ResourcesTest, AFieldIsSaidOnce) {
 TEST(Query, FieldsAreDecoded) {
   EXPECT_EQ(query_field("a=1&b=x%20y+z&c", "b"), "x y z");
   EXPECT_EQ(query_field("a=1&b=%zz%4", "b"), "%zz%4");
-  EXPECT_EQ(query_field("a=1&c", "c"), "");
+  EXPECT_EQ(query_field("a=1&c&b=", "c"), std::nullopt);
+  EXPECT_EQ(query_field("a=1&c&b=", "b"), std::nullopt);
   EXPECT_EQ(query_field("a=1", "b"), std::nullopt);
   EXPECT_EQ(query_field("", "b"), std::nullopt);
 }
