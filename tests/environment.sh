@@ -19,6 +19,7 @@ clients-openai-previous clients_of_others/openai/requirements-previous.txt
 clients-anthropic-current clients_of_others/anthropic/requirements-current.txt
 clients-anthropic-previous clients_of_others/anthropic/requirements-previous.txt
 constraint server/constraint/requirements.txt
+object-store server/object_store/requirements.txt
 world-tokenizer golden/world_tokenizer/requirements.txt
 END
   exit

@@ -23,6 +23,7 @@ ALLOWED = {  # folder: the folders whose headers it may include besides its own
     "server/constraint": {"server/text/chat/value_types.h", "server/text/cut.h"},
     "server/sampling": {"kernels/check.h", "server/constraint/constraint.h"},
     "server/identity": set(),
+    "server/object_store": {"server/identity"},
     "server/state": {"server/request/state_transfer.h", "kernels/check.h", "model/state/state_image.h", "model/state/state_layout.h"},
     "server/storage": {"server/request/end_reason.h", "server/state"},
     "server/request": {"server/identity", "server/sampling", "server/text/cut.h"},

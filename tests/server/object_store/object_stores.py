@@ -1,0 +1,194 @@
+"""Starts stores of others on loopback and runs `object_stores` with each."""
+
+import json
+import os
+import pathlib
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import boto3
+import pytest
+
+PROGRAM = pathlib.Path(os.environ["RECURVE_BIN"]) / "object_stores"
+TOOLS = pathlib.Path(sys.executable).parent
+KEY, SECRET = "AKIAEXAMPLE", "a/secret+with=signs"
+
+
+def free_ports(count):
+    """Ports whose neighbour 10000 above, which seaweedfs takes for gRPC, is free too."""
+    ports, held = [], []
+    while len(ports) < count:
+        one, other = socket.socket(), socket.socket()
+        held += [one, other]
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+        try:
+            if port < 55000:
+                other.bind(("127.0.0.1", port + 10000))
+                ports.append(port)
+        except OSError:
+            pass
+    for one in held:
+        one.close()
+    return ports
+
+
+def started(command, url, log, **environment):
+    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **environment})
+    end = time.monotonic() + 60
+    while True:
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+            return process
+        except urllib.error.HTTPError:
+            return process
+        except OSError:
+            assert process.poll() is None and time.monotonic() < end, f"{command[0]} does not serve {url}"
+            time.sleep(0.05)
+
+
+def runner(folder):
+    """A generator of run(COMMAND, URL, **ENVIRONMENT), which starts a store that ends with the generator."""
+    running = []
+    with open(folder / "log", "wb") as log:
+        def run(command, url, **environment):
+            running.append(started([str(part) for part in command], url, log, **environment))
+        yield run
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(name="run")
+def _run(tmp_path):
+    yield from runner(tmp_path)
+
+
+def run_tests(filters, url, **environment):
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    done = subprocess.run([PROGRAM, f"--gtest_filter={filters}"], capture_output=True, text=True,
+                          env={**plain, "S3_URL": "s3://bucket/a/prefix", "S3_ENDPOINT": url, **environment})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " 0 tests" not in done.stdout, done.stdout
+    assert SECRET not in done.stdout + done.stderr
+
+
+KEYS = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
+
+
+@pytest.fixture(name="seaweedfs", scope="module")
+def _seaweedfs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("seaweedfs")
+    config = folder / "s3.json"
+    config.write_text(json.dumps({"identities": [{"name": "recurve", "actions": ["Admin", "Read", "Write", "List"],
+                                                  "credentials": [{"accessKey": KEY, "secretKey": SECRET}]}]}))
+    master, volume, filer, s3 = free_ports(4)
+    url = f"http://127.0.0.1:{s3}"
+    (folder / "data").mkdir()
+    runs = runner(folder)
+    next(runs)([TOOLS / "weed", "server", f"-dir={folder}/data", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.telemetry=false",
+         f"-master.port={master}", f"-volume.port={volume}", "-volume.max=8", "-master.volumeSizeLimitMB=64", "-filer",
+         f"-filer.port={filer}", "-s3", f"-s3.port={s3}", f"-s3.config={config}"], url)
+    client = boto3.client("s3", endpoint_url=url, aws_access_key_id=KEY, aws_secret_access_key=SECRET,
+                          region_name="us-east-1")
+    client.create_bucket(Bucket="bucket")
+    yield url
+    next(runs, None)
+
+
+def test_seaweedfs(seaweedfs):
+    run_tests("Stores.*", seaweedfs, **KEYS)
+
+
+def moto(run, requests):
+    """A moto that checks signatures and rights after so many requests."""
+    port, = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    run([TOOLS / "moto_server", "-H", "127.0.0.1", "-p", port], url + "/moto-api/data.json",
+        INITIAL_NO_AUTH_ACTION_COUNT=str(requests))
+    return url, lambda service: boto3.client(service, endpoint_url=url, aws_access_key_id="any", aws_secret_access_key="any",
+                                             region_name="us-east-1")
+
+
+ALL_OF_S3 = json.dumps({"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]})
+
+
+def test_moto_and_its_signatures(run):
+    url, client = moto(run, 4)
+    client("s3").create_bucket(Bucket="bucket")
+    iam = client("iam")
+    iam.create_user(UserName="recurve")
+    iam.put_user_policy(UserName="recurve", PolicyName="all", PolicyDocument=ALL_OF_S3)
+    key = iam.create_access_key(UserName="recurve")["AccessKey"]
+    run_tests("Stores.*", url, AWS_ACCESS_KEY_ID=key["AccessKeyId"], AWS_SECRET_ACCESS_KEY=key["SecretAccessKey"])
+
+
+def test_a_web_identity(run, tmp_path):
+    url, client = moto(run, 4)
+    client("s3").create_bucket(Bucket="bucket")
+    iam = client("iam")
+    role = iam.create_role(RoleName="recurve", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
+    iam.put_role_policy(RoleName="recurve", PolicyName="all", PolicyDocument=ALL_OF_S3)
+    token = tmp_path / "token"
+    token.write_text("a.web.identity")
+    run_tests("WebIdentity.*", url, AWS_WEB_IDENTITY_TOKEN_FILE=str(token), AWS_ROLE_ARN=role, STS_ENDPOINT=url)
+
+
+def test_a_profile(seaweedfs, tmp_path):
+    file = tmp_path / "credentials"
+    file.write_text(f"[default]\naws_access_key_id = x\n[work]\naws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\n")
+    run_tests("Stores.AreChecked", seaweedfs, AWS_SHARED_CREDENTIALS_FILE=str(file), AWS_PROFILE="work")
+
+
+def test_a_store_that_ignores_conditions_is_refused(run, tmp_path):
+    port, = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    (tmp_path / "data" / "bucket").mkdir(parents=True)
+    run([TOOLS / "rclone", "serve", "s3", "--addr", f"127.0.0.1:{port}", "--auth-key", f"{KEY},{SECRET}", tmp_path / "data"], url)
+    run_tests("LyingStore.*", url, **KEYS)
+
+
+def test_certificates_are_verified(seaweedfs, tmp_path):
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "1",
+                    "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", tmp_path / "key", "-out",
+                    tmp_path / "cert"], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
+    proxied = seaweedfs.rpartition(":")[2]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=forward, args=(listener, context, int(proxied)), daemon=True).start()
+        port = listener.getsockname()[1]
+        run_tests("Certificate.*", f"https://localhost:{port}", **KEYS)
+        run_tests("Certificate.*", f"https://127.0.0.1:{port}", AWS_CA_BUNDLE=str(tmp_path / "cert"), **KEYS)
+        run_tests("Stores.AreChecked", f"https://localhost:{port}", AWS_CA_BUNDLE=str(tmp_path / "cert"), **KEYS)
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def forward(listener, context, port):
+    """Connections within TLS to a port without it."""
+    def copy(source, target):
+        try:
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        try:
+            secure = context.wrap_socket(connection, server_side=True)
+        except OSError:
+            continue
+        plain = socket.create_connection(("127.0.0.1", port))
+        for pair in ((secure, plain), (plain, secure)):
+            threading.Thread(target=copy, args=pair, daemon=True).start()
