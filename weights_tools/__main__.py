@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import pathlib
 import sys
 
 COMMANDS = {
@@ -30,7 +31,9 @@ def main(argv=None):
 
 
 def run(argv):
-    parser = argparse.ArgumentParser(prog="python -m weights_tools", description=__doc__)
+    started_as = pathlib.Path(sys.argv[0]).name
+    program = "recurve-tools" if started_as == "recurve-tools" else "python -m weights_tools"
+    parser = argparse.ArgumentParser(prog=program, description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, (module_name, help_text) in COMMANDS.items():
         module = importlib.import_module(f"weights_tools.{module_name}")

@@ -63,6 +63,10 @@ class GeneratedModules(BuildHookInterface):  # type: ignore[misc]
         protos = self._protos()
         if self.target_name == "sdist":
             build_data["force_include"][str(protos / "recurve")] = "proto/recurve"
+            # In the repository it is a link, which would lead nowhere.
+            licence = pathlib.Path(self.root, "LICENSE")
+            del build_data["force_include"][str(licence)]
+            build_data["force_include"][str(licence.resolve())] = licence.name
             return
         if version == "editable":  # imported from where it lies
             self._generate(protos, pathlib.Path(self.root, "src"))

@@ -64,6 +64,18 @@ def test_the_wheel_is_pure_and_whole(built):
     assert {f"recurve/{path.relative_to(sources)}" for path in sources.rglob("*.py")} <= names
 
 
+def test_both_have_the_licence(built):
+    licence = (ROOT / "LICENSE").read_bytes()
+    with tarfile.open(next(built.glob("*.tar.gz"))) as source:
+        inside, = (member for member in source if member.name.endswith("/LICENSE"))
+        assert inside.isfile() and source.extractfile(inside).read() == licence
+    with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
+        info = next(name for name in wheel.namelist() if name.endswith("/METADATA")).rpartition("/")[0]
+        fields = wheel.read(f"{info}/METADATA").decode().partition("\n\n")[0].splitlines()
+        assert {"License-Expression: Apache-2.0", "License-File: LICENSE"} <= set(fields)
+        assert wheel.read(f"{info}/licenses/LICENSE") == licence
+
+
 def test_the_blocking_client_is_the_asynchronous_one_without_waiting(built):
     with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
         found = {name: wheel.read(name).decode() for name in wheel.namelist()}

@@ -26,6 +26,9 @@ class RecurveError(Exception):
         self.message = message
         self.retry_after = retry_after
 
+    def __reduce__(self) -> tuple[type[RecurveError], tuple[str], dict[str, Any]]:
+        return type(self), (self.message,), self.__dict__
+
 
 class CancelledError(RecurveError):
     """This side cancelled the call, or an abort ended it."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, Union, cast
@@ -170,6 +172,25 @@ class EmbedOptions(TokenOptions, total=False):
     timeout: float
 
 
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 100
+_SHORT.maxtuple = 4
+
+
+class _Shown:
+    """A dataclass that is printed with its fields that have a value, long ones cut."""
+
+    def __repr__(self) -> str:
+        names = [field.name for field in dataclasses.fields(cast(Any, self))]
+        return _shown(self, {name: getattr(self, name) for name in names})
+
+
+def _shown(one: object, values: Mapping[str, object]) -> str:
+    given = {name: value for name, value in values.items() if value not in ((), "", None)}
+    inside = ", ".join(f"{name}={_SHORT.repr(value)}" for name, value in given.items())
+    return f"{type(one).__name__}({inside})"
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A token that was likely at a place."""
@@ -207,8 +228,8 @@ class ToolCallPart:
     arguments: str  #: those of a call, joined, are a JSON object
 
 
-@dataclass(frozen=True)
-class Chunk:
+@dataclass(frozen=True, repr=False)
+class Chunk(_Shown):
     """The next part of one choice's answer; all texts of a choice, joined, are its answer."""
 
     choice: int  #: [0, n)
@@ -258,8 +279,8 @@ class Usage:
     prefix_replayed_tokens: int = 0  #: further ones without a stored state
 
 
-@dataclass(frozen=True)
-class Choice:
+@dataclass(frozen=True, repr=False)
+class Choice(_Shown):
     """One answer."""
 
     text: str
@@ -273,8 +294,8 @@ class Choice:
     reasoning_tokens: int = 0  #: of `ids`, with the tags around the reasoning
 
 
-@dataclass(frozen=True)
-class Generation:
+@dataclass(frozen=True, repr=False)
+class Generation(_Shown):
     """A whole answer. `text`, `reasoning`, `ids`, `finish_reason` and `tool_calls` are the first
     choice's."""
 
@@ -282,6 +303,13 @@ class Generation:
     prompt: PromptInfo
     prompt_logprobs: tuple[TokenLogprob, ...]  #: where asked for, from the second absorbed token on
     usage: Usage
+
+    def __repr__(self) -> str:
+        values: dict[str, object] = {"text": self.text, "tool_calls": self.tool_calls}
+        values |= {"tokens": len(self.ids), "finish_reason": self.finish_reason}
+        if len(self.choices) > 1:
+            values["choices"] = len(self.choices)
+        return _shown(self, values)
 
     @property
     def text(self) -> str:
@@ -304,8 +332,8 @@ class Generation:
         return self.choices[0].reasoning
 
 
-@dataclass(frozen=True)
-class Score:
+@dataclass(frozen=True, repr=False)
+class Score(_Shown):
     """How likely the model finds a text."""
 
     scored_tokens: int  #: all but the first absorbed, which is BOS where the model has one
@@ -325,8 +353,8 @@ class Score:
         return math.exp(-self.sum_logprob / self.scored_tokens) if self.scored_tokens else math.nan
 
 
-@dataclass(frozen=True)
-class Embeddings:
+@dataclass(frozen=True, repr=False)
+class Embeddings(_Shown):
     """The embeddings of texts, in their order."""
 
     vectors: tuple[tuple[float, ...], ...]  #: each of Euclidean length 1
@@ -334,8 +362,8 @@ class Embeddings:
     usage: Usage
 
 
-@dataclass(frozen=True)
-class Tokens:
+@dataclass(frozen=True, repr=False)
+class Tokens(_Shown):
     """A text as the model reads it."""
 
     ids: tuple[int, ...]

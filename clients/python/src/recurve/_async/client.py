@@ -70,6 +70,10 @@ class AsyncClient(Generates):
         self._connection = Connection(address, retry, shown, tls)
         self._scorer = Scorer(self._connection)
 
+    def __repr__(self) -> str:
+        tls = " with TLS" if self._connection.tls else ""
+        return f"<recurve.{type(self).__name__} of {self.address}{tls}>"
+
     @property
     def address(self) -> str:
         return self._connection.address

@@ -39,6 +39,9 @@ class AsyncSession(Generates):
         self._connection = connection
         self._state = state
 
+    def __repr__(self) -> str:
+        return f"<recurve.{type(self).__name__} {self.name!r} of {self._connection.address}>"
+
     @property
     def name(self) -> str:
         """1 to 128 of the characters [A-Za-z0-9._-]; the client chooses one where none is given."""

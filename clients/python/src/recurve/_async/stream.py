@@ -30,6 +30,11 @@ class AsyncStream(AsyncIterator[Chunk]):
         self._answer = Answer()
         self._ended = False
 
+    def __repr__(self) -> str:
+        state = "ended" if self._ended else "running"
+        request = f" request {self.prompt.request_id!r}" if self.prompt else ""
+        return f"<recurve.{type(self).__name__}{request} {state}>"
+
     async def __anext__(self) -> Chunk:
         while not self._ended:
             try:
