@@ -80,11 +80,9 @@ std::optional<ConstraintText> to_constraint(v1::Constraint&& constraint) {
 }
 
 ToolUse to_tool_use(v1::ToolUse&& use) {
-  using Choice = ToolUse::Choice;
-  return {.choice = !use.function().empty() ? Choice::kNamed
-                    : use.required()        ? Choice::kRequired
-                                            : Choice::kAuto,
-          .name = std::move(*use.mutable_function()),
+  if (!use.function().empty()) return ToolUse::of(std::move(*use.mutable_function()));
+  return {.required = use.required(),
+          .allowed = {use.allowed().begin(), use.allowed().end()},
           .parallel = !use.single()};
 }
 

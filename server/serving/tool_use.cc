@@ -74,6 +74,7 @@ Refused read_list(const std::string& tools_json, const ToolUse& use, std::vector
   if (nests_deeper_than(tools_json, kMostJsonNesting)) return wrong("they nest too deep");
   const Json list = Json::parse(tools_json, nullptr, /*allow_exceptions=*/false);
   if (!list.is_array() || list.empty()) return wrong("they must be a list of functions");
+  const std::set<std::string> allowed(use.allowed.begin(), use.allowed.end());
   std::set<std::string> names;
   for (const Json& json : list) {
     Tool tool;
@@ -81,13 +82,14 @@ Refused read_list(const std::string& tools_json, const ToolUse& use, std::vector
     if (!names.insert(tool.name).second) {
       return wrong(fmt::format("two have the name {}", cut(tool.name)));
     }
-    if (use.choice != ToolUse::Choice::kNamed || tool.name == use.name) {
-      tools->push_back(std::move(tool));
-    }
+    if (allowed.empty() || allowed.contains(tool.name)) tools->push_back(std::move(tool));
   }
-  if (!tools->empty()) return {};
-  return invalid("tool_choice", "tool_choice names {}, and no tool has that name",
-                 cut(Json(use.name).dump(-1, ' ', true, Json::error_handler_t::replace)));
+  for (const std::string& name : allowed) {
+    if (names.contains(name)) continue;
+    return invalid("tool_choice", "tool_choice names {}, and no tool has that name",
+                   cut(Json(name).dump(-1, ' ', true, Json::error_handler_t::replace)));
+  }
+  return {};
 }
 
 const char* shape_name(ToolForm::Shape shape) {
@@ -125,14 +127,10 @@ ConstraintText constraint_of(const std::vector<Tool>& tools, const ToolUse& use,
                      {"strict", tool.strict},
                      {"end", marked ? kFunctionClose : "}"}});
   }
-  const Json text{{"shape", shape_name(form.shape)},
-                  {"mark", form.mark},
-                  {"mark_id", rules.mark},
-                  {"close", form.close},
-                  {"close_id", rules.close},
-                  {"required", use.choice != ToolUse::Choice::kAuto},
-                  {"single", !use.parallel || use.choice == ToolUse::Choice::kNamed},
-                  {"calls", std::move(calls)}};
+  const Json text{{"shape", shape_name(form.shape)}, {"mark", form.mark},
+                  {"mark_id", rules.mark},           {"close", form.close},
+                  {"close_id", rules.close},         {"required", use.required},
+                  {"single", !use.parallel},         {"calls", std::move(calls)}};
   return {ConstraintText::Form::kToolCalls,
           text.dump(-1, ' ', false, Json::error_handler_t::replace)};
 }
@@ -165,7 +163,7 @@ Refused read_tools(const std::string& tools_json, const ToolUse& use, const Tool
   if (Refused refused = read_list(tools_json, use, &tools)) return refused;
   *reading = {.form = rules.form, .mark = rules.mark};
   if (rules.form->shape == ToolForm::Shape::kParameters) reading->types = types_of(tools);
-  if (use.choice == ToolUse::Choice::kAuto && !has_constraint_library()) return {};
+  if (!use.required && use.allowed.empty() && !has_constraint_library()) return {};
   *constraint = constraint_of(tools, use, rules);
   return {};
 }

@@ -4,6 +4,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "server/constraint/constraint.h"
 #include "server/request/refusal.h"
@@ -15,14 +17,14 @@ struct ModelText;
 
 // How an answer may use the tools of its conversation.
 struct ToolUse {
-  enum class Choice {
-    kAuto,      // text and calls
-    kRequired,  // at least one call, no text
-    kNamed,     // one call of the named tool
-  };
-  Choice choice = Choice::kAuto;
-  std::string name = {};  // with kNamed
-  bool parallel = true;   // more than one call, if the model's form allows it
+  bool required = false;                  // at least one call, no text
+  std::vector<std::string> allowed = {};  // names of the tools that may be called; empty: all
+  bool parallel = true;                   // more than one call, if the model's form allows it
+
+  // One call of this tool.
+  static ToolUse of(std::string name) {
+    return {.required = true, .allowed = {std::move(name)}, .parallel = false};
+  }
 };
 
 // How to separate the calls of an answer from its text.
@@ -40,8 +42,8 @@ struct ToolRules {
 ToolRules tool_rules_of(const ModelText& model);
 
 // Checks the tools of a conversation, a JSON array of functions. `constraint`: each call names one
-// of them, with arguments that match its schema. Empty if the build has no constraint library and
-// text is allowed.
+// of them, with arguments that match its schema. Empty if the build has no constraint library, and
+// text and all tools are allowed.
 Refused read_tools(const std::string& tools_json, const ToolUse& use, const ToolRules& rules,
                    ToolReading* reading, std::optional<ConstraintText>* constraint);
 

@@ -261,6 +261,8 @@ TEST_F(CliGenerateTest, ToolsGoWithMessages) {
   EXPECT_EQ(asked({"--tool-choice", "required"}), "{required: true}");
   EXPECT_EQ(asked({"--tool-choice", "now"}), "{function: \"now\"}");
   EXPECT_EQ(asked({"--single-tool-call"}), "{single: true}");
+  EXPECT_EQ(asked({"--allow-tool", "now", "--allow-tool", "f"}),
+            "{allowed: \"now\" allowed: \"f\"}");
   EXPECT_EQ(asked({"--tool-choice", "none"}), "none");
   const auto text = generate({"--prompt", "p", "--tools", path});
   EXPECT_EQ(text.code, 2);
@@ -350,6 +352,7 @@ TEST_F(CliGenerateTest, EveryFieldOfTheRequestHasAFlag) {
                                                       {"tools_json", "--tools"},
                                                       {"required", "--tool-choice"},
                                                       {"function", "--tool-choice"},
+                                                      {"allowed", "--allow-tool"},
                                                       {"single", "--single-tool-call"},
                                                       {"stop_strings", "--stop"}};
   const std::set<std::string> messages = {"sampling", "stop", "constraint", "tool_use"};

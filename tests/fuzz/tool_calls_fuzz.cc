@@ -14,8 +14,6 @@ namespace {
 constexpr std::string_view kTemplates[] = {R"(<tool_call> "arguments")", "[TOOL_CALLS]",
                                            R"("parameters": <|start_header_id|>)",
                                            "<function= <parameter="};
-constexpr ToolUse::Choice kChoices[] = {ToolUse::Choice::kAuto, ToolUse::Choice::kRequired,
-                                        ToolUse::Choice::kNamed};
 constexpr int32_t kControl = 0;  // of byte_vocabulary()
 
 int take_tools(const std::string& tools) {
@@ -28,8 +26,8 @@ int take_tools(const std::string& tools) {
   };
   const ToolRules rules{.form = tool_form_of(kTemplates[one_of(std::size(kTemplates))]),
                         .mark = one_of(2) == 0 ? kControl : -1};
-  const ToolUse use{
-      .choice = kChoices[one_of(std::size(kChoices))], .name = "f", .parallel = one_of(2) == 0};
+  ToolUse use{.required = one_of(2) == 0, .parallel = one_of(2) == 0};
+  if (one_of(2) == 0) use.allowed.emplace_back("f");
   ToolReading reading;
   std::optional<ConstraintText> constraint;
   if (const Refused refused = read_tools(tools, use, rules, &reading, &constraint)) {

@@ -181,6 +181,12 @@ CLI::Option* add_tool_flags(CLI::App& command, ToolFlags* flags) {
                   "prompt lists the functions; a name: a call of this function")
       ->capture_default_str()
       ->needs(tools);
+  command
+      .add_option("--allow-tool", flags->allowed,
+                  "Allow calls of this function only; can be repeated [default: all]")
+      ->type_name("NAME")
+      ->allow_extra_args(false)
+      ->needs(tools);
   command.add_flag("--single-tool-call", flags->single, "Allow at most one call")->needs(tools);
   return tools;
 }
@@ -192,6 +198,7 @@ void set_tools(const ToolFlags& flags, v1::GenerateRequest* request) {
   if (flags.choice == "none") return;
   v1::ToolUse& use = *request->mutable_tool_use();
   use.set_single(flags.single);
+  use.mutable_allowed()->Assign(flags.allowed.begin(), flags.allowed.end());
   use.set_required(flags.choice == "required");
   if (flags.choice != "auto" && flags.choice != "required") use.set_function(flags.choice);
 }

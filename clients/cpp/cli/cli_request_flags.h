@@ -20,6 +20,7 @@ void add_constraint_flags(CLI::App& command, v1::GenerateRequest* request);
 struct ToolFlags {
   std::string tools_json;  // empty: none
   std::string choice = "auto";
+  std::vector<std::string> allowed = {};
   bool single = false;
 };
 CLI::Option* add_tool_flags(CLI::App& command, ToolFlags* flags);  // --tools

@@ -255,8 +255,7 @@ std::optional<ToolUse> messages_tool_use(const ClientJson& body) {
   const ClientJson* tools = find(body, "tools");
   const bool has_tools = tools != nullptr && !tools->empty();
   const ClientJson* choice = find(body, "tool_choice");
-  ToolUse use;
-  if (choice == nullptr) return has_tools ? std::optional(use) : std::nullopt;
+  if (choice == nullptr) return has_tools ? std::optional<ToolUse>(ToolUse()) : std::nullopt;
   const std::string type = type_of(*choice);
   if (type != "auto" && type != "any" && type != "tool" && type != "none") {
     throw BadField("tool_choice",
@@ -265,13 +264,9 @@ std::optional<ToolUse> messages_tool_use(const ClientJson& body) {
   }
   if (type == "none" || (type == "auto" && !has_tools)) return std::nullopt;
   if (!has_tools) throw BadField("tool_choice", "tool_choice must be left out without tools");
-  use.parallel = !bool_of(*choice, "disable_parallel_tool_use").value_or(false);
-  if (type == "any") use.choice = ToolUse::Choice::kRequired;
-  if (type == "tool") {
-    use.choice = ToolUse::Choice::kNamed;
-    use.name = string_of(*choice, "name").value_or("");
-  }
-  return use;
+  const bool single = bool_of(*choice, "disable_parallel_tool_use").value_or(false);
+  if (type == "tool") return ToolUse::of(string_of(*choice, "name").value_or(""));
+  return ToolUse{.required = type == "any", .parallel = !single};
 }
 
 // The model ends its thinking by itself: budget_tokens is the client's guess.

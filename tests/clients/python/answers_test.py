@@ -308,6 +308,10 @@ def test_tools_that_cannot_be_called_are_refused(client, connect):
             client.chat("Who?", tools=TOOLS, tool_choice=choice)
     with pytest.raises(TypeError, match="tool_choice needs tools"):
         client.chat("Who?", tool_choice="required")
+    with pytest.raises(TypeError, match="allowed_tools needs tools"):
+        client.chat("Who?", allowed_tools=["now"])
+    with pytest.raises(recurve.InvalidArgumentError, match="no tool has that name"):
+        client.chat("Who?", tools=TOOLS, allowed_tools=["now", "absent"])
     with pytest.raises(recurve.InvalidArgumentError, match="cannot be combined with tools"):
         client.chat("Who?", tools=TOOLS, regex="a")
     refused = [{"type": "function", "function": {"name": "f", "parameters": {"contains": {}}}}]

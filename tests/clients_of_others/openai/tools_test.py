@@ -88,6 +88,22 @@ def test_a_named_function_is_the_one_that_is_called(tools_client):
     assert (call.function.name, json.loads(call.function.arguments)) == ("now", {})
 
 
+def test_of_allowed_tools_one_is_called(tools_client):
+    now = {"type": "function", "function": {"name": "now"}}
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [now]}}
+    for seed in range(4):
+        answer = ask(tools_client, tool_choice=allowed, parallel_tool_calls=False, seed=seed, temperature=1)
+        (call,) = answer.choices[0].message.tool_calls
+        assert (call.function.name, json.loads(call.function.arguments)) == ("now", {})
+    functions = [tool["function"] | {"type": "function"} for tool in TOOLS]
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "now"}]}
+    response = tools_client.responses.create(model="books", input="hi", tools=functions, tool_choice=allowed,
+                                             parallel_tool_calls=False, max_output_tokens=400)
+    (item,) = response.output
+    assert item.type == "function_call" and item.name == "now"
+    assert response.tool_choice.mode == "required"
+
+
 def test_a_stream_is_the_same_call_in_parts(tools_client):
     asked = dict(tool_choice="required", parallel_tool_calls=False, seed=3, temperature=1)
     (whole,) = ask(tools_client, **asked).choices[0].message.tool_calls

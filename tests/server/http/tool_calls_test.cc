@@ -159,6 +159,28 @@ TEST_F(ToolCallsTest, TheConstraintFollowsTheChoice) {
   post("/v1/chat/completions", asked({{"type", "function"}, {"function", {{"name", "now"}}}}));
   EXPECT_TRUE(takes(kSecond));
   EXPECT_FALSE(takes(kCall));
+  const json now = {{"type", "function"}, {"function", {{"name", "now"}}}};
+  json allowed = {{"mode", "auto"}, {"tools", {now}}};
+  post("/v1/chat/completions", asked({{"type", "allowed_tools"}, {"allowed_tools", allowed}}));
+  EXPECT_THAT(prompt_text(), HasSubstr("weather")) << "the prompt has all";
+  EXPECT_TRUE(takes("text") && takes(kSecond));
+  EXPECT_FALSE(takes(kCall));
+  allowed["mode"] = "required";
+  post("/v1/chat/completions", asked({{"type", "allowed_tools"}, {"allowed_tools", allowed}}));
+  EXPECT_TRUE(takes(kSecond) && takes(kSecond + "\n" + kSecond));
+  EXPECT_FALSE(takes("text") || takes(kCall));
+  json response = {{"input", "hi"}, {"tools", json::array()}};
+  for (const json& tool : tools()) {
+    response["tools"].push_back(tool["function"]);
+    response["tools"].back()["type"] = "function";
+  }
+  response["tool_choice"] = {{"type", "allowed_tools"},
+                             {"mode", "required"},
+                             {"tools", {{{"type", "function"}, {"name", "now"}}}}};
+  const auto got = post("/v1/responses", response);
+  EXPECT_EQ(got.object()["tool_choice"], response["tool_choice"]) << got.body;
+  EXPECT_TRUE(takes(kSecond));
+  EXPECT_FALSE(takes("text") || takes(kCall));
   post("/v1/chat/completions", asked("none"));
   EXPECT_EQ(engine_->last_request().sampling.constraint, nullptr);
   EXPECT_THAT(prompt_text(), Not(HasSubstr("weather")));
@@ -169,6 +191,16 @@ TEST_F(ToolCallsTest, WhatCannotBeIsRefusedByName) {
   EXPECT_EQ(refusal(asked("always"))["param"], "tool_choice");
   EXPECT_EQ(refusal(asked({{"type", "function"}, {"function", {{"name", "absent"}}}}))["param"],
             "tool_choice");
+  const json now = {{"type", "function"}, {"function", {{"name", "now"}}}},
+             absent = {{"type", "function"}, {"function", {{"name", "absent"}}}};
+  for (const json& allowed :
+       {json{{"mode", "auto"}, {"tools", {now, absent}}},
+        json{{"mode", "auto"}, {"tools", {{{"type", "web_search"}}}}},
+        json{{"mode", "auto"}, {"tools", json::array()}}, json{{"mode", "none"}, {"tools", {now}}},
+        json{{"tools", {now}}}, json{{"mode", "auto"}}, json("now"), json(nullptr)}) {
+    const json choice = {{"type", "allowed_tools"}, {"allowed_tools", allowed}};
+    EXPECT_EQ(refusal(asked(choice))["param"], "tool_choice") << allowed;
+  }
   json body = asked();
   body["tools"].push_back(body["tools"][0]);
   EXPECT_THAT(refusal(body)["message"].get<std::string>(), HasSubstr("two have the name weather"));

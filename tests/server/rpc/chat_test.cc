@@ -246,6 +246,13 @@ TEST_F(ToolUseTest, TheConstraintFollowsIt) {
   generate(request);
   EXPECT_TRUE(takes(other));
   EXPECT_FALSE(takes(call + "\n" + other));
+  request.mutable_tool_use()->add_allowed("now");
+  generate(request);
+  EXPECT_TRUE(takes(call));
+  EXPECT_FALSE(takes(other));
+  request.mutable_tool_use()->add_allowed("absent");
+  EXPECT_THAT(generate(request).status.error_message(), HasSubstr("no tool has that name"));
+  request.mutable_tool_use()->clear_allowed();
   request.mutable_tool_use()->set_function("now");
   generate(request);
   EXPECT_TRUE(takes(call));

@@ -66,14 +66,17 @@ def chat_request(
     request = v1.GenerateRequest(session=session)
     rest = dict(options)
     fill_messages(request.messages, messages, {key: rest.pop(key) for key in _CHAT & rest.keys()})
-    _set_tool_use(request, rest.pop("tool_choice", None), rest.pop("parallel_tool_calls", None))
+    names = ("tool_choice", "parallel_tool_calls", "allowed_tools")
+    _set_tool_use(request, *(rest.pop(name, None) for name in names))
     return request, _set_options(request, rest)
 
 
-def _set_tool_use(request: v1.GenerateRequest, choice: Any, parallel: Any) -> None:
+def _set_tool_use(request: v1.GenerateRequest, choice: Any, parallel: Any, allowed: Any) -> None:
     if not request.messages.tools_json:
         if choice not in (None, "auto", "none"):
             raise TypeError("tool_choice needs tools")
+        if allowed is not None:
+            raise TypeError("allowed_tools needs tools")
         return
     choice = "auto" if choice is None else choice
     if not isinstance(choice, str):
@@ -84,6 +87,8 @@ def _set_tool_use(request: v1.GenerateRequest, choice: Any, parallel: Any) -> No
         return
     request.tool_use.single = parallel is False
     request.tool_use.required = choice == "required"
+    if allowed is not None:
+        request.tool_use.allowed.extend(listed("allowed_tools must be a list of names", allowed))
     if choice not in ("auto", "required"):
         request.tool_use.function = choice
 

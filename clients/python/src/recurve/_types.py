@@ -127,6 +127,7 @@ class ChatOptions(GenerateOptions, total=False):
         "description": ..., "parameters": JSON SCHEMA}}, ...]. Calls of them are told from the text.
     tool_choice: "auto", the default: text, calls or both; "required": calls only; "none": text only,
         although the prompt lists the tools; a name: a call of this function.
+    allowed_tools: names of the tools that may be called; the prompt lists all. Default: all.
     parallel_tool_calls: False: there is one call at most. Default True.
     variables: further variables of the template, e.g. {"enable_thinking": False}.
     add_generation_prompt: the template opens the answer. Default True, or False with
@@ -136,6 +137,7 @@ class ChatOptions(GenerateOptions, total=False):
 
     tools: Sequence[Mapping[str, Any]]
     tool_choice: str
+    allowed_tools: Sequence[str]
     parallel_tool_calls: bool
     variables: Mapping[str, Any]
     add_generation_prompt: bool

@@ -4,16 +4,37 @@
 namespace recurve {
 namespace {
 
-// {"type": "function", "function": {"name": ...}}, or the name next to the type.
-std::string named_tool(const ClientJson& choice) {
-  const ClientJson* function = choice.is_object() ? find(choice, "function") : nullptr;
-  const ClientJson& holder = function != nullptr ? *function : choice;
-  const bool is_function = choice.is_object() && string_of(choice, "type") == "function";
-  const auto name = is_function && holder.is_object() ? string_of(holder, "name") : std::nullopt;
-  if (name) return *name;
+// The fields of a choice, which chats have in an object with the name of its type, and responses
+// next to the type; null if it has another type.
+const ClientJson* fields_of(const ClientJson& choice, const char* type) {
+  if (!choice.is_object() || string_of(choice, "type") != type) return nullptr;
+  const ClientJson* holder = find(choice, type);
+  if (holder == nullptr) return &choice;
+  return holder->is_object() ? holder : nullptr;
+}
+
+std::string name_of(const ClientJson& function) {
+  const ClientJson* fields = fields_of(function, "function");
+  if (const auto name = fields != nullptr ? string_of(*fields, "name") : std::nullopt) return *name;
   throw BadField("tool_choice",
-                 "tool_choice must be \"none\", \"auto\", \"required\" or {\"type\": \"function\", "
-                 "\"function\": {\"name\": ...}}");
+                 "tool_choice must be \"none\", \"auto\", \"required\", {\"type\": \"function\", "
+                 "\"function\": {\"name\": ...}} or one of the type \"allowed_tools\"");
+}
+
+// {"mode": "auto" or "required", "tools": [{"type": "function", ...}, ...]}
+ToolUse allowed_tools(const ClientJson& fields, bool parallel) {
+  const auto mode = string_of(fields, "mode");
+  if (mode != "auto" && mode != "required") {
+    throw BadField("tool_choice",
+                   "the mode of tool_choice with allowed_tools must be \"auto\" or \"required\"");
+  }
+  const ClientJson* tools = find(fields, "tools");
+  if (tools == nullptr || !tools->is_array() || tools->empty()) {
+    throw BadField("tool_choice", "the tools of tool_choice must be a list of functions");
+  }
+  ToolUse use{.required = mode == "required", .parallel = parallel};
+  for (const ClientJson& tool : *tools) use.allowed.push_back(name_of(tool));
+  return use;
 }
 
 // {"type": "custom", "custom": {"name": ..., "input": ...}} becomes the call of a function.
@@ -42,19 +63,16 @@ bool wants_tools(const ClientJson& body) {
 
 std::optional<ToolUse> tool_use_of(const ClientJson& body) {
   const ClientJson* choice = find(body, "tool_choice");
-  ToolUse use{.parallel = bool_of(body, "parallel_tool_calls").value_or(true)};
+  const bool parallel = bool_of(body, "parallel_tool_calls").value_or(true);
   if (!wants_tools(body)) {
     if (choice == nullptr || *choice == "none" || *choice == "auto") return std::nullopt;
     throw BadField("tool_choice", "tool_choice must be left out without tools");
   }
-  if (choice == nullptr || *choice == "auto") return use;
-  if (*choice == "required") {
-    use.choice = ToolUse::Choice::kRequired;
-  } else {
-    use.choice = ToolUse::Choice::kNamed;
-    use.name = named_tool(*choice);
+  if (choice == nullptr || *choice == "auto" || *choice == "required") {
+    return ToolUse{.required = choice != nullptr && *choice == "required", .parallel = parallel};
   }
-  return use;
+  const ClientJson* allowed = fields_of(*choice, "allowed_tools");
+  return allowed != nullptr ? allowed_tools(*allowed, parallel) : ToolUse::of(name_of(*choice));
 }
 
 void read_arguments(ClientJson& calls, ValueBudget& budget) {
