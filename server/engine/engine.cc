@@ -143,7 +143,7 @@ void Engine::admit(Clock::time_point now) {
     }
     running_.push_back(std::move(sequence));
   }
-  if (const auto& need = waiting_.short_of_pages()) find_pages_for(*need);
+  if (const auto& need = waiting_.shortage()) make_way_for(*need);
   publish();  // before their first step
 }
 

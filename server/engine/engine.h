@@ -92,9 +92,9 @@ class Engine {
   void admit(Clock::time_point now);
   void gather(Clock::time_point now, Batch& batch);
   int32_t pages_to_come();
-  std::vector<PageHolder> page_holders() const;
+  std::vector<PageHolder> page_holders(bool slots = false) const;
   void find_pages_for(std::span<const ShortOfPages> left_out);
-  void find_pages_for(const PageNeed& need);
+  void make_way_for(const Need& need);
   bool preempt();
   void preempt(std::unique_ptr<Sequence>& sequence);
   void fork_choices(Sequence& sequence, Batch& batch, Clock::time_point now);

@@ -1,4 +1,5 @@
 // Engine: pages for sequences that run and for requests that start, and preemption.
+#include <algorithm>
 #include <new>
 
 #include "server/engine/engine.h"
@@ -14,7 +15,8 @@ int32_t Engine::pages_to_come() {
   return pages;
 }
 
-std::vector<PageHolder> Engine::page_holders() const {
+// slots: each has one page, for its slot.
+std::vector<PageHolder> Engine::page_holders(bool slots) const {
   std::vector<PageHolder> holders;
   for (const auto& sequence : running_) {
     const Identity& caller = sequence->request.caller;
@@ -26,7 +28,7 @@ std::vector<PageHolder> Engine::page_holders() const {
                        .weight = caller.limits.weight,
                        .priority = sequence->request.priority,
                        .started = sequence->started.time_since_epoch().count(),
-                       .pages = pages,
+                       .pages = slots ? 1 : pages,
                        .may = !sequence->preemption.pending && !has_all});
   }
   return holders;
@@ -50,10 +52,12 @@ void Engine::find_pages_for(std::span<const ShortOfPages> left_out) {
   }
 }
 
-// A request of a tenant that has few pages starts with those of one that has many.
-void Engine::find_pages_for(const PageNeed& need) {
-  while (need.pages > pages_to_come()) {
-    const std::optional<size_t> victim = choose_victim_for(need, page_holders());
+// A request of a tenant that has little starts with the pages, or the slot, of one that has much.
+void Engine::make_way_for(const Need& need) {
+  const bool slot = need.pages == 0;
+  const auto gives = [](const auto& one) { return one->preemption.pending; };
+  while (slot ? std::ranges::none_of(running_, gives) : need.pages > pages_to_come()) {
+    const std::optional<size_t> victim = choose_victim_for(need, page_holders(slot));
     if (!victim) return;
     running_[*victim]->preemption.pending = true;
   }

@@ -124,8 +124,11 @@ void WaitingLine::line_up(Line& one) {
   reserve_turns();
   const Sequence& waiting = *one.front();
   if (uses_.size() >= kMostUses) forget_uses();
-  TenantUse& use = use_of(waiting.request.caller.share());  // creates it
+  const Identity& caller = waiting.request.caller;
+  TenantUse& use = use_of(caller.share());  // creates it
   use.asked = std::max(use.asked, seconds_of(waiting.request.arrival));
+  use.weight = caller.limits.weight;
+  use.most = most_slots_of(caller);
   Session* session = waiting.session;
   const bool all_there = waiting.request.more_prompt == nullptr;
   const Accepted accepted{.prompt_tokens = all_there ? waiting.prompt.tokens : 0,
@@ -318,14 +321,13 @@ void WaitingLine::drop(std::unique_ptr<Sequence>& sequence, EndReason reason,
 
 std::unique_ptr<Sequence> WaitingLine::admit_next(Clock::time_point now, int running,
                                                   bool accepts_new) {
-  short_of_pages_.reset();
+  shortage_.reset();
   while (!waiting_.empty()) {
     const auto next = next_in_turn(now, accepts_new);
     if (next == waiting_.end()) return nullptr;
     std::unique_ptr<Sequence> sequence;
     try {
-      if (!(*next)->has_slot() && !free_one_slot()) return nullptr;
-      if (!free_pages_for(**next, running)) return nullptr;
+      if (!free_slot_for(**next) || !free_pages_for(**next, running)) return nullptr;
       start(**next, now);
       turn_of_shortest_ = !turn_of_shortest_;
       sequence = std::move(*next);

@@ -65,9 +65,9 @@ class WaitingLine {
   // running: sequences that may need another page soon. accepts_new: false: preempted ones only.
   std::unique_ptr<Sequence> admit_next(Clock::time_point now, int running = 0,
                                        bool accepts_new = true);
-  // What the request needs that was next when admit_next() found too few pages; empty: there were
-  // enough, or copies under way will free them.
-  const std::optional<PageNeed>& short_of_pages() const { return short_of_pages_; }
+  // What the request needs that was next when admit_next() found no slot or too few pages, of a
+  // model whose states grow; empty: there were enough, or copies under way will free them.
+  const std::optional<Need>& shortage() const { return shortage_; }
   // A slot with unset contents for a further choice; may move an idle session out of its slot.
   // Empty if there is none, if the tenant has its maximum, or if a tenant with fewer slots waits.
   std::optional<StateSlot> acquire_slot(const Sequence& sequence, Clock::time_point now);
@@ -124,6 +124,7 @@ class WaitingLine {
   int64_t most_pages_of(const Sequence& sequence) const;
   bool has_pages_left(const Sequence& sequence);
   int32_t pages_for(const Sequence& waiting, int running);
+  bool free_slot_for(const Sequence& waiting);
   bool free_pages_for(const Sequence& waiting, int running);
   Waiter waiter_of(const Sequence& waiting) const;
   int most_slots_of(const Identity& who) const { return most_slots(who, pool_.slots()); }
@@ -136,6 +137,7 @@ class WaitingLine {
   std::string too_long_for(const Sequence& waiting) const;
   void drop_arrivals(EndReason reason);
   bool free_one_slot();
+  void lack(const Sequence& waiting, int32_t pages);
   PrefixCache::Start prefix_of(const Sequence& waiting);
   void start(Sequence& sequence, Clock::time_point now);
   void resume(Sequence& sequence);
@@ -154,7 +156,7 @@ class WaitingLine {
   AdmissionQueue::Arrivals arrivals_;  // being processed
   Line waiting_;                       // by rank
   std::vector<std::unique_ptr<Sequence>> ended_;
-  std::optional<PageNeed> short_of_pages_;
+  std::optional<Need> shortage_;
   Line reading_;  // requests that wait for a disk, see Sequence::disk_read
   std::vector<SessionCommand> parked_commands_;
   // Scratch of next_in_turn(), with capacity for the whole line: the tenant's requests and where

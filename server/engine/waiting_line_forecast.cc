@@ -18,7 +18,8 @@ std::vector<Holder> holders_of(const EngineLoad& load) {
                        .tokens = sequence->prompt.remaining(),
                        .may_generate = std::max<int64_t>(
                            sequence->request.forecast_tokens() - sequence->decode.generated, 0),
-                       .tenant = sequence->request.caller.share()});
+                       .tenant = sequence->request.caller.share(),
+                       .weight = sequence->request.caller.limits.weight});
   }
   return holders;
 }
@@ -48,7 +49,8 @@ double WaitingLine::wait_of(const Waiter& waiter, const EngineLoad& load,
                                 .slots = pool_.slots(),
                                 .prompt_rate = load.prompt_rate(is_shared(now)),
                                 .step_seconds = load.pace.step_seconds(),
-                                .holds = load.holds});
+                                .holds = load.holds,
+                                .preempts = pool_.layout().grows()});
 }
 
 double WaitingLine::expected_seconds(const EngineLoad& load, Clock::time_point now) const {

@@ -68,6 +68,18 @@ bool WaitingLine::is_shared(Clock::time_point now) const {
 // neither exists.
 bool WaitingLine::free_one_slot() { return pool_.free_slots() > 0 || sessions_.evict_one(); }
 
+// The same for a request, unless it has one.
+bool WaitingLine::free_slot_for(const Sequence& waiting) {
+  if (waiting.has_slot() || free_one_slot()) return true;
+  if (pool_.layout().grows()) lack(waiting, 0);
+  return false;
+}
+
+void WaitingLine::lack(const Sequence& waiting, int32_t pages) {
+  const Identity& caller = waiting.request.caller;
+  shortage_ = {.tenant = caller.share(), .weight = caller.limits.weight, .pages = pages};
+}
+
 // Tokens whose pages a sequence has when it starts: the prompt and the first token; all that it may
 // come to need, if it may not be preempted again.
 int64_t WaitingLine::first_tokens_of(const Sequence& sequence, int64_t position) const {
@@ -95,9 +107,7 @@ bool WaitingLine::free_pages_for(const Sequence& waiting, int running) {
   while (wanted > 0 && pool_.free_pages() < wanted) {
     if (pool_.free_pages() + pool_.held_pages() >= wanted) return false;
     if (sessions_.evict_one(waiting.replay ? nullptr : waiting.session)) continue;
-    short_of_pages_ = {.tenant = waiting.request.caller.share(),
-                       .weight = waiting.request.caller.limits.weight,
-                       .pages = wanted};
+    lack(waiting, wanted);
     return false;
   }
   return true;
@@ -108,19 +118,16 @@ std::optional<StateSlot> WaitingLine::acquire_slot(const Sequence& sequence,
   const Identity& caller = sequence.request.caller;
   TenantUse& own = use_of(caller.share());
   const SlotUse use(uses_, pool_.slots(), seconds_of(now));
-  if (!use.may_have_more(own, most_slots_of(caller)) || !has_pages_left(sequence)) {
-    return std::nullopt;
-  }
-  const auto has_fewer = [&](const TenantUse& other, double weight) {
-    const auto its = use.rank(other, weight), mine = use.rank(own, caller.limits.weight);
+  if (!use.may_have_more(own) || !has_pages_left(sequence)) return std::nullopt;
+  const auto has_fewer = [&](const TenantUse& other) {
+    const auto its = use.rank(other), mine = use.rank(own);
     return same_group(other.tenant, caller.share()) ? its.own < mine.own
                                                     : its.of_group < mine.of_group;
   };
   const auto waits_with_less = [&](const std::unique_ptr<Sequence>& other) {
-    const Identity& who = other->request.caller;
-    const TenantUse* its = use.of(who.share());
-    return who.share() != caller.share() && use.may_have_more(*its, most_slots_of(who)) &&
-           has_fewer(*its, who.limits.weight);
+    const TenantId who = other->request.caller.share();
+    const TenantUse* its = use.of(who);
+    return who != caller.share() && use.may_have_more(*its) && has_fewer(*its);
   };
   if (std::ranges::any_of(waiting_, waits_with_less)) return std::nullopt;
   if (!free_one_slot()) return std::nullopt;

@@ -89,6 +89,7 @@ std::map<TenantId, Rival> rivals_of(const Waiter& waiter, const Situation& s) {
     if (holder.tenant == waiter.tenant) continue;
     Rival& rival = rivals[rival_of(holder.tenant)];
     ++rival.held;
+    rival.weight = holder.weight;
     if (holder.prompt && !same_group(holder.tenant, waiter.tenant)) rival.tokens += holder.tokens;
   }
   for (const Waiter& other : s.line) {
@@ -100,6 +101,16 @@ std::map<TenantId, Rival> rivals_of(const Waiter& waiter, const Situation& s) {
     rival.most_slots = other.most_slots;
   }
   return rivals;
+}
+
+// Whether another group would still have more slots for its weight with those of the waiter.
+bool may_preempt(const Waiter& waiter, int slots, const std::map<TenantId, Rival>& rivals) {
+  if (slots > waiter.most_slots) return false;
+  const double own = slots / waiter.weight;
+  return std::ranges::any_of(rivals, [&](const auto& one) {
+    const auto& [tenant, rival] = one;
+    return !same_group(tenant, waiter.tenant) && rival.held / rival.weight > own;
+  });
 }
 
 }  // namespace
@@ -128,7 +139,8 @@ double expected_wait(const Waiter& waiter, const Situation& s) {
   const int64_t own_tokens = prompts.tokens();
   int64_t tokens = own_tokens;
   int slots = in_line.slots();
-  for (const auto& [tenant, rival] : rivals_of(waiter, s)) {
+  const std::map<TenantId, Rival> rivals = rivals_of(waiter, s);
+  for (const auto& [tenant, rival] : rivals) {
     tokens += std::min(rival.tokens, own_tokens + waiter.tokens);
     slots += rival.slots_before(waiter.weight, held + in_line.slots() + 1);
   }
@@ -137,6 +149,9 @@ double expected_wait(const Waiter& waiter, const Situation& s) {
   const bool has_others = held > 0 || in_line.slots() > 0;
   const int reserved = has_others ? slots_for_new_tenants(waiter.tenant, s.slots) : 0;
   ahead.slots_missing = slots + (waiter.has_slot ? 0 : 1) + in_use - (s.slots - reserved);
+  if (s.preempts && may_preempt(waiter, held + in_line.slots() + 1, rivals)) {
+    ahead.slots_missing = 0;
+  }
   return expected_wait(std::move(ahead));
 }
 

@@ -30,6 +30,7 @@ struct Holder {
   int64_t tokens = 0;        // of the prompt, not yet absorbed
   int64_t may_generate = 0;  // remaining tokens, at most
   TenantId tenant = 0;       // Identity::share()
+  double weight = 1;         // of the tenant
 };
 
 // The index of the next request of one tenant's line: the first, or in a turn of the shortest the
@@ -44,6 +45,7 @@ struct Situation {
   double prompt_rate = 0;   // prompt tokens a second, of all sequences; 0: unknown
   double step_seconds = 0;  // between two tokens of a sequence
   const HoldTimeEstimator& holds;
+  bool preempts = false;  // a request gets the slot of a tenant with more, see choose_victim_for()
 };
 
 // Seconds that the request waits because of others: requests of its tenant by rank, those of other

@@ -47,12 +47,12 @@ std::optional<size_t> choose_victim(std::span<const PageHolder> holders) {
   return victim;
 }
 
-std::optional<size_t> choose_victim_for(const PageNeed& need, std::span<const PageHolder> holders) {
+std::optional<size_t> choose_victim_for(const Need& need, std::span<const PageHolder> holders) {
   const std::optional<size_t> victim = choose_victim(holders);
   if (!victim) return std::nullopt;
   Uses groups = uses_of_groups(holders);
   const TenantId own = group_of(need.tenant), other = group_of(holders[*victim].tenant);
-  groups[own].add(need.weight, need.pages);
+  groups[own].add(need.weight, std::max(need.pages, 1));
   const bool has_more = own != other && groups.at(other).of_weight() > groups.at(own).of_weight();
   return has_more ? victim : std::nullopt;
 }

@@ -8,8 +8,8 @@
 
 namespace recurve {
 
-// Which sequence gives its pages to others when too few are free. Pure functions: no clock, no
-// locks.
+// Which sequence gives its pages, or its slot, to others when too few are free. Pure functions: no
+// clock, no locks.
 
 // A sequence that has pages.
 struct PageHolder {
@@ -21,11 +21,11 @@ struct PageHolder {
   bool may = true;  // false: it keeps its pages until it ends
 };
 
-// A request that waits for pages.
-struct PageNeed {
+// A request that waits for pages or for a slot.
+struct Need {
   TenantId tenant = 0;
   double weight = 1;
-  int32_t pages = 0;
+  int32_t pages = 0;  // 0: a slot
 };
 
 // How often a request gives up its slot, at most. After that it gets all pages that it may come to
@@ -37,7 +37,8 @@ inline constexpr int kMostPreemptions = 3;
 // of the lowest priority, and of equals the youngest. Empty if none may give its pages.
 std::optional<size_t> choose_victim(std::span<const PageHolder> holders);
 // The same for a request that waits. Only another group's, which has more pages for its weight than
-// the group of the request would have with what it needs.
-std::optional<size_t> choose_victim_for(const PageNeed& need, std::span<const PageHolder> holders);
+// the group of the request would have with what it needs. If it needs a slot, each holder has one
+// page.
+std::optional<size_t> choose_victim_for(const Need& need, std::span<const PageHolder> holders);
 
 }  // namespace recurve

@@ -50,7 +50,6 @@ SlotUse::SlotUse(std::span<const TenantUse> uses, int slots, double now)
     : uses_(uses), slots_(slots), several_known_(several_are_known(uses, now)) {
   for (const TenantUse& use : uses) {
     in_use_ += use.slots;
-    awaited_ |= use.slots == 0 && is_active(use, now);
     if (use.slots == 0) continue;
     const TenantId group = group_of(use.tenant);
     const auto at = std::ranges::lower_bound(groups_, group, {}, &std::pair<TenantId, int>::first);
@@ -59,6 +58,12 @@ SlotUse::SlotUse(std::span<const TenantUse> uses, int slots, double now)
     } else {
       groups_.insert(at, {group, use.slots});
     }
+  }
+  for (const TenantUse& use : uses) {
+    const bool has_reserve = use.slots == 0 && is_visitor(use.tenant);
+    if (has_reserve || use.slots >= use.most || !is_active(use, now)) continue;
+    const Rank its = use.slots == 0 ? Rank{} : rank(use);
+    if (!first_ || its < *first_) first_ = its;
   }
 }
 
@@ -75,11 +80,14 @@ int SlotUse::of_group(TenantId tenant) const {
 
 int SlotUse::reserved_from(const TenantUse& use) const {
   if (slots_ < kLeastToReserveOne || use.slots == 0) return 0;
-  return is_visitor(use.tenant) ? slots_for_new_tenants(use.tenant, slots_) : awaited_ ? 1 : 0;
+  const Rank own = rank(use);
+  const bool other_first =
+      first_ && std::pair(first_->of_group, first_->own) < std::pair(own.of_group, own.own);
+  return slots_for_new_tenants(use.tenant, slots_) + (other_first ? 1 : 0);
 }
 
-bool SlotUse::may_have_more(const TenantUse& use, int most) const {
-  if (use.slots >= most) return false;
+bool SlotUse::may_have_more(const TenantUse& use) const {
+  if (use.slots >= use.most) return false;
   const int most_of_group = std::max(1, static_cast<int>(kShareOfOne * slots_));
   const TenantId group = group_of(use.tenant);
   const bool one_of_several = is_visitor(group) && group != kThisMachine && several_known_;
@@ -88,9 +96,9 @@ bool SlotUse::may_have_more(const TenantUse& use, int most) const {
   return reserved == 0 || in_use_ < slots_ - reserved;
 }
 
-SlotUse::Rank SlotUse::rank(const TenantUse& use, double weight) const {
-  return {.of_group = (of_group(use.tenant) + 1) / weight,
-          .own = (use.slots + 1) / weight,
+SlotUse::Rank SlotUse::rank(const TenantUse& use) const {
+  return {.of_group = (of_group(use.tenant) + 1) / use.weight,
+          .own = (use.slots + 1) / use.weight,
           .turn = use.turn};
 }
 
@@ -100,8 +108,8 @@ std::optional<TenantId> tenant_in_turn(std::span<const Waiter> line, const SlotU
   for (const Waiter& waiter : line) {
     if (waiter.tenant == best) continue;
     const TenantUse* its = use.of(waiter.tenant);
-    if (its == nullptr || !use.may_have_more(*its, waiter.most_slots)) continue;
-    const SlotUse::Rank rank = use.rank(*its, waiter.weight);
+    if (its == nullptr || !use.may_have_more(*its)) continue;
+    const SlotUse::Rank rank = use.rank(*its);
     if (best && !(rank < first)) continue;
     best = waiter.tenant;
     first = rank;

@@ -17,9 +17,11 @@ namespace recurve {
 struct TenantUse {
   TenantId tenant = 0;  // Identity::share()
   int slots = 0;
-  uint64_t turn = 0;  // number of its last turn, among all tenants; 0: none
-  double asked = 0;   // when its last request arrived: seconds of any clock
-  int64_t pages = 0;  // that what is in its slots may come to need
+  uint64_t turn = 0;               // number of its last turn, among all tenants; 0: none
+  double asked = 0;                // when its last request arrived: seconds of any clock
+  int64_t pages = 0;               // that what is in its slots may come to need
+  double weight = 1;               // of its last request, see TenantLimits
+  int most = TenantLimits::kNone;  // slots, see most_slots()
 };
 
 // A tenant is active while it has slots, and for this time after the arrival of a request.
@@ -46,11 +48,12 @@ class SlotUse {
 
   // Null if `uses` has no entry of the tenant.
   const TenantUse* of(TenantId tenant) const;
-  // Whether a tenant with the maximum `most` may have another slot. A tenant that has slots leaves
-  // the last ones free: one, while an active tenant has none; without keys an eighth of the slots,
-  // four at most, for connections that have none, so that their requests start at once. An address
-  // may have seven eighths of the slots, or all while no other group is known.
-  bool may_have_more(const TenantUse& use, int most) const;
+  // Whether a tenant may have another slot. A tenant that has slots leaves the last ones free, so
+  // that requests of others start at once: one, while an active tenant has none, or would be before
+  // it in the order of ranks; without keys also an eighth of the slots, four at most, for
+  // connections that have none. An address may have seven eighths of the slots, or all while no
+  // other group is known.
+  bool may_have_more(const TenantUse& use) const;
 
   // Slots per weight that a tenant and its group would have with another slot.
   struct Rank {
@@ -58,7 +61,7 @@ class SlotUse {
     uint64_t turn = 0;
     auto operator<=>(const Rank&) const = default;
   };
-  Rank rank(const TenantUse& use, double weight) const;
+  Rank rank(const TenantUse& use) const;
 
  private:
   int of_group(TenantId tenant) const;
@@ -67,9 +70,9 @@ class SlotUse {
   const std::span<const TenantUse> uses_;
   const int slots_;
   const bool several_known_;
-  bool awaited_ = false;  // an active tenant has no slot
   int in_use_ = 0;
   std::vector<std::pair<TenantId, int>> groups_ = {};  // with slots, ordered
+  std::optional<Rank> first_;  // of active tenants that may come to ask for another slot
 };
 
 // The tenant that gets the next slot: of the groups in the line that may have another slot, the one

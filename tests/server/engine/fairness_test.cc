@@ -175,6 +175,35 @@ TEST(EngineFairness, AFloodOfOneTenantDoesNotKeepOutAnother) {
   EXPECT_EQ(running, 7) << "all but an eighth";
 }
 
+// The other tenant has one request after another in a slot already; a second one starts at once
+// too.
+TEST(EngineFairness, AFloodLeavesASlotForTheSecondRequestOfAnother) {
+  NullHarness harness({.slots = 8, .first_token = {.seconds = 10}});
+  const auto submit = [&](const Identity& caller, int tokens, uint64_t seed) {
+    Request asked = request(1, tokens, seed);
+    asked.caller = caller;
+    return harness->submit(std::move(asked));
+  };
+  std::vector<AnswerPtr> flood;
+  AnswerPtr stream = submit(kOne, 100, 0);
+  int most_steps = 0;
+  for (uint64_t step = 0, began = 0; step < 1000; began = step) {
+    while (flood.size() < 16) flood.push_back(submit(kMany, 300, step + flood.size()));
+    AnswerPtr light = submit(kOne, 4, step);
+    while (light->tokens.empty()) {
+      ASSERT_TRUE(harness->step());
+      light->take();
+      ++step;
+    }
+    most_steps = std::max(most_steps, static_cast<int>(step - began));
+    for (AnswerPtr& heavy : flood) heavy->take();
+    std::erase_if(flood, [](const AnswerPtr& heavy) { return heavy->ended(); });
+    stream->take();
+    if (stream->ended()) stream = submit(kOne, 100, step);
+  }
+  EXPECT_LE(most_steps, 4);
+}
+
 // Without keys a network address stands for a tenant. Its share is known before it floods: a tenant
 // that asked in the last minutes finds a slot, and a tenant that is alone may use all.
 TEST(EngineFairness, AFloodOfOneAddressDoesNotKeepOutAnother) {

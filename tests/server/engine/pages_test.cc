@@ -252,6 +252,38 @@ TEST_P(PagesTest, ATenantWithFewPagesStartsAtOnce) {
   }
 }
 
+// The slots too, though there are pages for all: the other tenant's second request while its first
+// one still runs, and the next ones without another preemption.
+TEST_P(PagesTest, ATenantWithFewSlotsStartsAtOnce) {
+  EngineHarness harness = engine(options(8, 64));
+  const auto submit = [&](TenantId tenant, Request one) {
+    one.caller.tenant = tenant;
+    return harness.submit(std::move(one));
+  };
+  std::vector<AnswerPtr> flood;
+  for (uint64_t i = 0; i < 10; ++i) flood.push_back(submit(1, request(60, 250, i)));
+  harness.step(8);
+  ASSERT_EQ(harness.stats().slots_free, 0);
+  const AnswerPtr stream = submit(2, request(10, 200, 70));
+  for (uint64_t i = 0; i < 5; ++i) {
+    const AnswerPtr light = submit(2, request(10, 2, 80 + i));
+    for (int step = 0; step < 12; ++step) {
+      harness.step();
+      harness.wait_for_copies();
+    }
+    light->take();
+    EXPECT_TRUE(light->ended()) << i;
+  }
+  EXPECT_EQ(harness.stats().preemptions, 2);
+  harness.run_until_idle();
+  stream->take();
+  EXPECT_EQ(stream->bits(), alone(request(10, 200, 70)));
+  for (uint64_t i = 0; i < flood.size(); ++i) {
+    flood[i]->take();
+    EXPECT_EQ(flood[i]->bits(), alone(request(60, 250, i)));
+  }
+}
+
 // Whatever it asks for at once, with choices and sessions; others have the rest.
 TEST_P(PagesTest, ATenantHasNoMorePagesThanItsQuota) {
   constexpr int kQuota = 5, kAll = 20;

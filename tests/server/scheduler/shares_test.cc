@@ -20,7 +20,9 @@ Waiter waiter(TenantId tenant, double weight = 1, int most = TenantLimits::kNone
 // Gives slots one after another to those in the line, all of whom always want more.
 std::map<TenantId, int> give(int slots, const std::vector<Waiter>& line) {
   std::vector<TenantUse> uses;
-  for (const Waiter& one : line) uses.push_back({.tenant = one.tenant});
+  for (const Waiter& one : line) {
+    uses.push_back({.tenant = one.tenant, .weight = one.weight, .most = one.most_slots});
+  }
   uint64_t turns = 0;
   for (int i = 0; i < slots; ++i) {
     const auto tenant = tenant_in_turn(line, SlotUse(uses, slots, kNow));
@@ -60,8 +62,8 @@ TEST(TenantInTurn, OfEqualsTheOneWhoseTurnIsLongerAgo) {
   EXPECT_EQ(in_turn(1, 2), kMany);
 }
 
-// Who has slots leaves the last one to who has none and has asked lately.
-TEST(TenantInTurn, KeepsTheLastSlotForWhoHasNone) {
+// The last slot is for a tenant that has fewer and has asked lately, also if it has some.
+TEST(TenantInTurn, KeepsTheLastSlotForWhoHasFewer) {
   std::vector<TenantUse> uses = {{.tenant = kMany, .slots = 15},
                                  {.tenant = kOne, .slots = 0, .asked = kNow - kActiveSeconds / 2}};
   const std::vector<Waiter> many = {waiter(kMany)}, both = {waiter(kMany), waiter(kOne)};
@@ -74,7 +76,15 @@ TEST(TenantInTurn, KeepsTheLastSlotForWhoHasNone) {
   EXPECT_EQ(in_turn(many, 16, kNow + kActiveSeconds), kMany) << "no other tenant is active";
   uses[0].slots = 14;
   uses[1].slots = 1;
-  EXPECT_EQ(in_turn(many, 16), kMany) << "everybody has one";
+  EXPECT_EQ(in_turn(many, 16), std::nullopt) << "the other one has fewer";
+  EXPECT_EQ(in_turn(both, 16), kOne);
+  EXPECT_EQ(in_turn(many, 17), kMany);
+  uses[1].most = 1;
+  EXPECT_EQ(in_turn(many, 16), kMany) << "the other one may have no more";
+  uses[1] = {.tenant = kOne, .slots = 2, .weight = 0.125};
+  EXPECT_EQ(in_turn(many, 17), kMany) << "the other one has more for its weight";
+  uses[1] = {.tenant = kOne, .slots = 0, .asked = kNow, .weight = 0.01};
+  EXPECT_EQ(in_turn(many, 15), std::nullopt) << "a tenant without slots is first";
   uses = {{.tenant = kMany, .slots = 2}, {.tenant = kOne, .slots = 0, .asked = kNow}};
   EXPECT_EQ(in_turn(many, 3), kMany) << "one of three would be too many";
 }
@@ -95,6 +105,14 @@ TEST(TenantInTurn, AnEighthIsKeptForConnectionsWithoutASlot) {
   const std::vector<Waiter> line = {waiter(visitor(0, 1)), waiter(visitor(0, 2))};
   EXPECT_EQ(tenant_in_turn(line, SlotUse(uses, 16, kNow)), std::nullopt);
   EXPECT_EQ(tenant_in_turn({{waiter(visitor(0, 3))}}, SlotUse(uses, 16, kNow)), visitor(0, 3));
+}
+
+// In addition to the eighth: what a connection without a slot finds, one that has some may use too.
+TEST(TenantInTurn, AConnectionWithSlotsLeavesOneMoreForAnotherThatHasSome) {
+  std::vector<TenantUse> uses = {{.tenant = visitor(1, 1), .slots = 12},
+                                 {.tenant = visitor(1, 2), .slots = 1}};
+  EXPECT_EQ(tenant_in_turn({{waiter(visitor(1, 1))}}, SlotUse(uses, 16, kNow)), std::nullopt);
+  EXPECT_EQ(tenant_in_turn({{waiter(visitor(1, 2))}}, SlotUse(uses, 16, kNow)), visitor(1, 2));
 }
 
 TEST(TenantInTurn, ConnectionsShareWhatIsTheirAddresss) {
@@ -121,11 +139,11 @@ TEST(SlotUse, AnAddressIsOneOfSeveralWhileSeveralAreKnown) {
   for (TenantId c = 1; c <= 14; ++c) uses.push_back({.tenant = visitor(1, c), .slots = 1});
   uses.push_back({.tenant = visitor(1, 15)});
   const TenantUse& next = uses.back();
-  EXPECT_TRUE(SlotUse(uses, 16, kNow).may_have_more(next, 16)) << "no other address is known";
+  EXPECT_TRUE(SlotUse(uses, 16, kNow).may_have_more(next)) << "no other address is known";
   uses.push_back({.tenant = visitor(2, 1), .slots = 0, .asked = kNow - kKnownSeconds / 2});
   EXPECT_TRUE(several_are_known(uses, kNow));
-  EXPECT_FALSE(SlotUse(uses, 16, kNow).may_have_more(uses[14], 16));
-  EXPECT_TRUE(SlotUse(uses, 16, kNow).may_have_more(uses[15], 16));
+  EXPECT_FALSE(SlotUse(uses, 16, kNow).may_have_more(uses[14]));
+  EXPECT_TRUE(SlotUse(uses, 16, kNow).may_have_more(uses[15]));
   EXPECT_FALSE(several_are_known(uses, kNow + kKnownSeconds));
 }
 
@@ -266,6 +284,30 @@ TEST(ExpectedWaitOfTenants, ALongLineOfAnotherIsNotWaitedFor) {
   };
   EXPECT_LE(wait(kOne), 0.1) << "as many tokens as its own go before";
   EXPECT_GE(wait(kMany), 100) << "a slot that its own have comes free";
+}
+
+// Where states grow, the slot of a tenant that has more is not waited for.
+TEST(ExpectedWaitOfTenants, ASlotOfATenantWithMoreIsNotWaitedFor) {
+  const HoldTimeEstimator holds;
+  const auto wait = [&](int of_many, bool preempts, Waiter waiter) {
+    std::vector<Holder> holders(8, {.may_generate = 1000, .tenant = kOne});
+    for (int i = 0; i < of_many; ++i) holders[static_cast<size_t>(i)].tenant = kMany;
+    waiter.rank = 100;
+    return expected_wait(waiter, {.line = {},
+                                  .holders = holders,
+                                  .slots = 8,
+                                  .prompt_rate = 100,
+                                  .step_seconds = 0.1,
+                                  .holds = holds,
+                                  .preempts = preempts});
+  };
+  EXPECT_EQ(wait(7, true, waiter(kOne)), 0);
+  EXPECT_EQ(wait(5, true, waiter(kOne)), 0);
+  EXPECT_GE(wait(7, false, waiter(kOne)), 10);
+  EXPECT_GE(wait(4, true, waiter(kOne)), 10) << "both have half";
+  EXPECT_GE(wait(7, true, waiter(kMany)), 10);
+  EXPECT_GE(wait(7, true, waiter(kOne, 1, 1)), 10) << "it may have no more";
+  EXPECT_EQ(wait(4, true, waiter(kOne, 2)), 0) << "of twice the weight";
 }
 
 // Nor what another connection of its address has there; prompts in slots go in their order.
