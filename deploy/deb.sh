@@ -25,6 +25,9 @@ for program in recurve-server recurve recurve-loadgen; do
   ln -s "../lib/recurve/bin/$program" "$stage/usr/bin/$program"
 done
 cp "$tree"/lib/* "$stage/usr/lib/recurve/lib/"
+cp -r "$tree/share" "$stage/usr/"
+gzip -9n "$stage"/usr/share/man/man1/*
+mv "$stage/usr/share/zsh/site-functions" "$stage/usr/share/zsh/vendor-completions"
 cp "$here/deb/recurve.service" "$stage/usr/lib/systemd/system/"
 cp "$here/deb/sysusers.conf" "$stage/usr/lib/sysusers.d/recurve.conf"
 cp "$here/deb/server.env" "$stage/etc/recurve/"

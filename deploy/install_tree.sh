@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Builds the server with CUDA and makes a folder that runs on another Linux machine of the same
 # kind, wherever it is put: programs in bin/, in lib/ every shared library they need but those of
-# glibc (2.36 or later there) and of NVIDIA's driver, configs of public models in configs/.
+# glibc (2.36 or later there) and of NVIDIA's driver, configs of public models in configs/, manual pages
+# and completions of shells in share/.
 #   deploy/install_tree.sh OUT [--archive FILE.tar.xz] [--built FOLDER]
 #   OUT/bin/recurve-server --model DIR --device cuda:0
 # RECURVE_CUDA=OFF in the environment: for the CPU alone. --built: nothing is compiled; the tree is
 # of the programs that this build folder has.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-[ $# -ge 1 ] || { sed -n 's/^# \{0,1\}//p' "$0" | sed -n 2,9p >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n 's/^# \{0,1\}//p' "$0" | sed -n 2,10p >&2; exit 2; }
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
 shift
@@ -36,7 +37,7 @@ else
   cmake --build "$build" --target "${programs[@]}" -j "${RECURVE_JOBS:-$(nproc)}"
 fi
 
-rm -rf "${out:?}"/{bin,lib,configs}
+rm -rf "${out:?}"/{bin,lib,share,configs}
 mkdir -p "$out/bin" "$out/lib" "$out/configs"
 # What the system has everywhere, and must match its own loader or driver.
 not_carried='^(linux-vdso|ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libresolv|libutil|libcuda|libnvidia-[a-z]+)\.so'

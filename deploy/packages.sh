@@ -8,10 +8,10 @@ build_packages="ca-certificates ccache cmake g++ ninja-build pkg-config
   libspdlog-dev libssl-dev libutf8proc-dev libxxhash-dev nlohmann-json3-dev prometheus-cpp-dev python3-venv"
 
 # To run the tests too.
-test_packages="clang-19 clang-format-19 curl git iproute2 libclang-rt-19-dev libgmock-dev libgtest-dev
-  libsentencepiece-dev lld-19 llvm-19 nghttp2-client nginx-light openssl
+test_packages="clang-19 clang-format-19 curl fish git iproute2 libclang-rt-19-dev libgmock-dev libgtest-dev
+  libsentencepiece-dev lld-19 llvm-19 nghttp2-client nginx-light man-db openssl
   python3 python3-cryptography python3-grpcio python3-jwt python3-numpy python3-protobuf
-  python3-pytest python3-sentencepiece python3-xxhash sslscan"
+  python3-pytest python3-sentencepiece python3-xxhash sslscan zsh"
 # What deploy/ is for, and what checks it.
 test_packages+=" buildah podman prometheus runc shellcheck systemd"
 # Ubuntu has no Chromium but a snap: there tests/page/run.sh takes playwright's.

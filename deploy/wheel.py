@@ -3,7 +3,7 @@ compiler: `pip install` of it puts `recurve-server` and `recurve` on the PATH.
 
     deploy/wheel.py TREE OUT        prints the wheel's path
 
-It holds programs and libraries, and of Python only what starts them: it suits every Python 3.9 or
+It holds programs, their manual pages and completions, and libraries, and of Python only what starts them: it suits every Python 3.9 or
 later, and every glibc from the one on that its files ask for. The same tree gives the same bytes.
 """
 
@@ -60,6 +60,8 @@ def contents(tree, version):
         yield f"recurve_server/bin/{name}", (tree / "bin" / name).read_bytes(), True
     for library in needed_libraries(tree, programs):
         yield f"recurve_server/lib/{library.name}", library.read_bytes(), False
+    for page in sorted(path for path in (tree / "share").rglob("*") if path.is_file()):
+        yield f"recurve_server-{version}.data/data/{page.relative_to(tree)}", page.read_bytes(), False
     info = f"recurve_server-{version}.dist-info"
     if (tree / "LICENSE").exists():
         yield f"{info}/licenses/LICENSE", (tree / "LICENSE").read_bytes(), False

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "clients/cpp/tls_flags.h"
+#include "server/command_line/program_page.h"
 #include "server/startup/flag_values.h"
 #include "server/startup/usage.h"
 #include "server/startup/version.h"
@@ -192,8 +193,9 @@ int parse_options(int argc, char** argv, Options* o) {
     return fmt::format("recurve-loadgen: {}\nRun with --help for more information.\n",
                        usage_text(*program, error));
   });
-  app.set_version_flag("--version", version_line("recurve-loadgen"),
+  app.set_version_flag("-V,--version", version_line("recurve-loadgen"),
                        "Print the version and the commit and exit");
+  add_page_flag(app);
   Texts texts;
   double ttft_ms = o->run.level.ttft_seconds * 1e3, tpot_ms = o->run.level.tpot_seconds * 1e3;
   o->run.workers = std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, 8);

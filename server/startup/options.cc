@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/weight_formats.h"
+#include "server/command_line/program_page.h"
 #include "server/startup/flag_values.h"
 #include "server/startup/usage.h"
 #include "server/startup/version.h"
@@ -114,7 +115,8 @@ EnvironmentFlags read_environment(CLI::App& app, const std::vector<std::string>&
   std::set<std::string> known;
   for (CLI::Option* option : app.get_options()) {
     const std::string flag = option->get_name();  // the long one, where there is one
-    if (!flag.starts_with("--") || flag == "--help" || flag == "--version") continue;
+    const bool hidden = option->get_group().empty();
+    if (!flag.starts_with("--") || flag == "--help" || flag == "--version" || hidden) continue;
     const std::string variable = variable_of(flag);
     option->envname(variable);
     known.insert(variable);
@@ -183,7 +185,7 @@ int parse_options(int argc, char** argv, Options* o) {
       "Example: recurve-server weights_tools/demo/xlstm-books\n"
       "Each flag can also be set by the environment variable that is shown as Env.",
       "recurve-server");
-  app.set_version_flag("--version", version_line("recurve-server"),
+  app.set_version_flag("-V,--version", version_line("recurve-server"),
                        "Print the version and the commit and exit");
   app.option_defaults()->always_capture_default();
   app.failure_message([](const CLI::App* program, const CLI::Error& error) {
@@ -191,11 +193,13 @@ int parse_options(int argc, char** argv, Options* o) {
                        usage_text(*program, error));
   });
 
+  add_page_flag(app);
   std::string model_dir;
   app.add_option("MODEL_DIR", model_dir,
                  "Load the checkpoint in this directory, as on the Hugging Face Hub: config.json, "
-                 "safetensors, and tokenizer.json or tokenizer.model");
-  app.add_option("--model", o->model, "The same as MODEL_DIR")->group("Model");
+                 "safetensors, and tokenizer.json or tokenizer.model")
+      ->type_name("DIR");
+  app.add_option("--model", o->model, "The same as MODEL_DIR")->type_name("DIR")->group("Model");
   app.add_flag("--random-weights", o->random_weights,
                "Use random weights, for benchmarks: MODEL_DIR is a config.json or a directory with "
                "one, and prompts must be token ids")
@@ -203,10 +207,12 @@ int parse_options(int argc, char** argv, Options* o) {
   app.add_option("--tokenizer", o->tokenizer,
                  "Read tokenizer and chat template from this directory; default: the model's; "
                  "none: no tokenizer, prompts must be token ids")
+      ->type_name("DIR")
       ->group("Model");
   app.add_option("--chat-template", o->chat_template,
                  "Use this chat template instead of the model's: a file, or one of " +
                      chat_template_names())
+      ->type_name("FILE")
       ->group("Model");
   add_named(app, "--reasoning", &o->reasoning, {{"auto", true}, {"off", false}},
             "Separate the reasoning of a model from the text of its answers, if the chat template "
@@ -292,12 +298,14 @@ int parse_options(int argc, char** argv, Options* o) {
 
   app.add_option("--listen", o->listen,
                  "Serve gRPC on HOST:PORT or unix:PATH; port 0: any free port, which the log shows")
+      ->type_name("HOST:PORT")
       ->group("Service");
   app.add_option("--http", o->http,
                  "Serve HTTP on HOST:PORT: OpenAI's API (/v1/models, /v1/completions, "
                  "/v1/chat/completions, /v1/responses), Anthropic's (/v1/messages), /v1/sessions, "
                  "/tokenize, /health, /metrics, and a page at /; none: no HTTP. Default: "
                  "127.0.0.1:8000, or none if --listen is given")
+      ->type_name("HOST:PORT")
       ->default_str("")
       ->group("Service");
   app.add_option("--http-origin", o->http_origins,
@@ -317,27 +325,33 @@ int parse_options(int argc, char** argv, Options* o) {
   app.add_option("--metrics", o->metrics,
                  "Serve /metrics for Prometheus and /health on HOST:PORT, and nothing else; "
                  "default: none")
+      ->type_name("HOST:PORT")
       ->group("Service");
   auto* cert =
       app.add_option("--tls-cert", o->tls_cert,
                      "PEM file with the server's certificate chain: --listen, --http and --metrics "
-                     "then accept TLS only, except on local sockets. Read again when it changes");
-  auto* key = app.add_option("--tls-key", o->tls_key, "PEM file with the key of --tls-cert");
+                     "then accept TLS only, except on local sockets. Read again when it changes")
+          ->type_name("FILE");
+  auto* key = app.add_option("--tls-key", o->tls_key, "PEM file with the key of --tls-cert")
+                  ->type_name("FILE");
   cert->needs(key)->group("Service");
   key->needs(cert)->group("Service");
   app.add_option("--tls-client-ca", o->tls_client_ca,
                  "Require client certificates that a certificate in this PEM file has signed; "
                  "default: not required")
+      ->type_name("FILE")
       ->needs(cert)
       ->group("Service");
   app.add_option("--keys", o->keys,
                  "File of keys, as `recurve keys new` writes it. A client needs one of them, or a "
                  "client certificate that the file names, for everything but health. Read again "
                  "when it changes; default: none, every client may do everything")
+      ->type_name("FILE")
       ->group("Service");
   app.add_option("--admin", o->admin,
                  "Serve gRPC for operators on HOST:PORT: load, drain, reflection and aborting "
                  "requests of other tenants are then available only there; default: on --listen")
+      ->type_name("HOST:PORT")
       ->group("Service");
   app.add_flag("--insecure-network", o->insecure_network,
                "Allow addresses that other machines can reach, without TLS or without keys")
@@ -422,11 +436,13 @@ int parse_options(int argc, char** argv, Options* o) {
              "--state-dir", o->state_dir,
              "Folder for sessions and cached prefixes: durable sessions survive a restart or a "
              "crash, and other states move there when host memory is short; default: none")
+          ->type_name("DIR")
           ->group("Sessions");
   app.add_option("--state-keys", o->state_keys,
                  "Encrypt --state-dir with the keys in this file, as `recurve keys state new` "
                  "writes it: the first key encrypts the key of each tenant, the others decrypt "
                  "keys that were encrypted with them; default: not encrypted")
+      ->type_name("FILE")
       ->needs(states)
       ->group("Sessions");
   or_auto(

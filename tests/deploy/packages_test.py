@@ -17,6 +17,8 @@ INSIDE = ["unshare", "--mount", "sh", "-c",
           'mkdir -p "$0/proc" && mount --bind /proc "$0/proc" && exec chroot $CHROOT "$0" "$@"']
 
 MODEL = ROOT / "weights_tools/demo/xlstm-books"
+PAGES = ["man/man1/recurve.1", "man/man1/recurve-server.1", "bash-completion/completions/recurve",
+         "zsh/site-functions/_recurve", "fish/vendor_completions.d/recurve.fish"]
 
 
 def answers(server, client):
@@ -51,6 +53,8 @@ def test_the_wheel_serves_from_a_bare_environment(tree, tmp_path):
     assert all(re.search(r"/(libc|libm|libdl|librt|libpthread|libresolv)\.so", path)
                for path in outside), outside
     answers([bin / "recurve-server"], [bin / "recurve"])
+    for page in PAGES:
+        assert (tmp_path / "bare/share" / page).exists()
     run(*pip, "uninstall", "--quiet", "--yes", "recurve-server")
     assert not there.exists()
 
@@ -70,6 +74,9 @@ def test_the_debian_package_needs_glibc_alone(package, containers):
     glibc = re.fullmatch(r"libc6 \(>= (2\.\d+)\), passwd \| systemd", needs)[1]
     run("dpkg", "--compare-versions", run("dpkg-query", "-W", "-f", "${Version}", "libc6"), "ge", glibc)
     assert (root / "etc/recurve/server.env").exists()
+    for page in PAGES:
+        where = page.replace("site-functions", "vendor-completions").replace(".1", ".1.gz")
+        assert (root / "usr/share" / where).stat().st_size > 1000
     # The folders of the image's base, which has glibc and nothing else, with the package upon them.
     bare = containers.folder / "bare"
     run("cp", "-a", containers.folder / "rootfs", bare)

@@ -10,6 +10,7 @@
 
 #include "clients/cpp/cli/cli_io.h"
 #include "clients/cpp/tls_flags.h"
+#include "server/command_line/program_page.h"
 #include "server/startup/usage.h"
 #include "server/startup/version.h"
 
@@ -152,6 +153,7 @@ int run(int count, char** arguments) {
       ->check(CLI::NonNegativeNumber);
   app.add_flag("--json", context.json, "Print every message as one line of JSON");
   add_commands(app, context);
+  add_page_flag(app);
 
   check_arguments(count, arguments);
   std::vector<std::string> words(arguments + 1, arguments + count);

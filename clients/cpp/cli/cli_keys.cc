@@ -66,6 +66,7 @@ void add_keys(CLI::App& app, CliContext& context) {
   const auto add_file = [&flags](CLI::App& command) {
     command
         .add_option("--file", flags->file, "The server's file of keys, which stores hashes only")
+        ->type_name("FILE")
         ->required();
   };
 

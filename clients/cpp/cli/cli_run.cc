@@ -77,6 +77,7 @@ void add_run(CLI::App& app, CliContext& context) {
   command
       .add_option("MODEL_DIR", flags->model,
                   "Directory of the checkpoint, as on the Hugging Face Hub")
+      ->type_name("DIR")
       ->required();
   command.add_option("SERVER_FLAGS", flags->server_flags, "Flags of recurve-server, after '--'");
   const auto chat = add_chat_flags(command, context);

@@ -274,13 +274,16 @@ void add_export_and_import(CLI::App& app, CliContext& context) {
                      const SessionFlags& flags) { export_to(client, options, flags); });
   add_name(out);
   out.app.add_option("file", out.flags->other, "File to write; an existing one is replaced")
+      ->type_name("FILE")
       ->required();
   const Command in = add_command(
       app, context, "import", "Open a session with the state of a file and print its name",
       [](Client& client, const CallOptions& options, const CliContext& ctx,
          const SessionFlags& flags) { print_name(ctx, import_from(client, options, flags)); });
   add_name(in);
-  in.app.add_option("file", in.flags->other, "File that export wrote")->required();
+  in.app.add_option("file", in.flags->other, "File that export wrote")
+      ->type_name("FILE")
+      ->required();
   add_ttl(in);
   add_durability(in, "none");
   add_rewind_tokens(in);

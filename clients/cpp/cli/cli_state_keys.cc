@@ -58,12 +58,16 @@ void add_state_keys(CLI::App& keys, CliContext& context) {
   const auto flags = std::make_shared<StateKeyFlags>();
   const auto command = [&](const char* name, const char* what, int (*run)(const StateKeyFlags&)) {
     CLI::App& added = *state.add_subcommand(name, what);
-    added.add_option("--file", flags->file, "The server's --state-keys")->required();
+    added.add_option("--file", flags->file, "The server's --state-keys")
+        ->type_name("FILE")
+        ->required();
     added.callback([&context, flags, run] { context.run = [flags, run] { return run(*flags); }; });
     return &added;
   };
   const auto add_folder = [&flags](CLI::App& added) {
-    added.add_option("--state-dir", flags->folder, "The server's --state-dir")->required();
+    added.add_option("--state-dir", flags->folder, "The server's --state-dir")
+        ->type_name("DIR")
+        ->required();
   };
 
   command("new", "Create the file, with a key in it", make);
@@ -74,6 +78,7 @@ void add_state_keys(CLI::App& keys, CliContext& context) {
                                "keys of the folders with it; states do not change",
                                rotate);
   rotated.add_option("--state-dir", flags->folders, "The server's --state-dir; several may follow")
+      ->type_name("DIR")
       ->required();
   rotated.add_flag("--drop-old", flags->drops_old,
                    "Remove the older keys from the file; no other folder may need them");
