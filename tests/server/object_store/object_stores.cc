@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "server/object_store/object_store.h"
+#include "server/object_store/remote_sessions.h"
 #include "tests/support/temp_dir.h"
 
 namespace recurve::object_stores_test {
@@ -102,6 +104,74 @@ TEST(Stores, LetOneOfManyWritersWin) {
 TEST(Stores, AreChecked) {
   Client client;
   EXPECT_EQ(error_of([&] { client.store.check(); }), "");
+}
+
+// Servers that take a session from each other, and count its commits in it.
+TEST(Stores, OwnersNeverLoseOrRepeatACommit) {
+  constexpr int kServers = 3, kCommits = 20;
+  std::atomic<int> done = 0, replaced = 0;
+  Client first;
+  OwnedSession owned;
+  ASSERT_TRUE(RemoteSessions(first.store, "first").create("t", "race", "0", &owned).done());
+  std::vector<std::thread> servers;
+  for (int server = 0; server < kServers; ++server) {
+    servers.emplace_back([&, server] {
+      Client client;
+      RemoteSessions sessions(client.store, std::to_string(server));
+      OwnedSession mine;
+      for (int commits = 0; commits < kCommits;) {
+        if (!sessions.take_over("t", "race", &mine).done()) continue;
+        const std::string next = std::to_string(std::stoi(mine.head.record) + 1);
+        const auto result = sessions.commit(&mine, {.record = next});
+        ASSERT_TRUE(result.done() || result.outcome == RemoteSessions::Outcome::kLost)
+            << result.error;
+        commits += result.done();
+        done += result.done();
+        replaced += !result.done();
+      }
+    });
+  }
+  for (std::thread& server : servers) server.join();
+  EXPECT_TRUE(RemoteSessions(first.store, "first").take_over("t", "race", &owned).done());
+  EXPECT_EQ(owned.head.record, std::to_string(done));
+  EXPECT_EQ(owned.head.commit, static_cast<uint64_t>(1 + done));
+  EXPECT_TRUE(first.store.remove(head_key("t", "race")).done());
+  RecordProperty("replaced", replaced);
+}
+
+// One server of object_stores.py: it counts its commits in the session, and prints each that is
+// acknowledged, until it is killed or another one owns the session. A kill may come after the
+// commit that follows the last printed one, COMMITTED.
+TEST(Server, CommitsAsLongAsItOwnsTheSession) {
+  Client client;
+  RemoteSessions sessions(client.store, variable("OWNER"));
+  OwnedSession owned;
+  const int committed = std::stoi(variable("COMMITTED"));
+  if (committed == 0) {
+    ASSERT_TRUE(sessions.create("t", "killed", "0", &owned).done());
+  }
+  ASSERT_TRUE(sessions.take_over("t", "killed", &owned).done());
+  int count = std::stoi(owned.head.record);
+  ASSERT_TRUE(count == committed || count == committed + 1) << count << " after " << committed;
+  if (count > 0) {
+    std::string state;
+    ASSERT_TRUE(sessions.read_blob(owned.head.blobs.at(0), &state).done());
+    ASSERT_EQ(state, owned.head.record);
+  }
+  while (getchar() != EOF) {
+    const std::string next = std::to_string(count + 1);
+    const std::string_view state[] = {next};
+    auto result = sessions.commit(&owned, {.record = next, .added = {state}});
+    while (result.outcome == RemoteSessions::Outcome::kUnknown) result = sessions.settle(&owned);
+    if (result.outcome == RemoteSessions::Outcome::kLost) {
+      printf("%s\n", result.error.c_str());
+      return;
+    }
+    ASSERT_TRUE(result.done()) << result.error;
+    printf("commit %d\n", ++count);
+    fflush(stdout);
+    sessions.remove_unused(&owned);
+  }
 }
 
 TEST(Stores, RefuseAnotherSecret) {

@@ -3,6 +3,8 @@
 import json
 import os
 import pathlib
+import random
+import signal
 import socket
 import ssl
 import subprocess
@@ -104,6 +106,73 @@ def _seaweedfs(tmp_path_factory):
 
 def test_seaweedfs(seaweedfs):
     run_tests("Stores.*", seaweedfs, **KEYS)
+
+
+class Server:
+    """A process that commits as long as it owns the session."""
+
+    def __init__(self, url, owner, committed):
+        self.committed = committed
+        self.process = subprocess.Popen(
+            [PROGRAM, "--gtest_filter=Server.*"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, **KEYS, "S3_URL": "s3://bucket/servers", "S3_ENDPOINT": url, "OWNER": owner,
+                 "COMMITTED": str(committed)})
+
+    def begin_commit(self):
+        self.process.stdin.write("x")
+        self.process.stdin.flush()
+
+    def commit(self):
+        self.begin_commit()
+        said = self.read()
+        assert said.startswith("commit "), said
+
+    def read(self):
+        """Until it has committed, or ended."""
+        others = ""
+        for line in self.process.stdout:
+            if line.startswith("commit "):
+                assert int(line.split()[1]) in (self.committed + 1, self.committed + 2)
+                self.committed = int(line.split()[1])
+                return line
+            others += line
+        return others
+
+    def kill(self):
+        self.process.kill()
+        self.read()
+        self.process.wait()
+
+
+def test_commits_survive_kill_9(seaweedfs):
+    chance = random.Random(5)
+    committed = 0
+    for number in range(20):
+        server = Server(seaweedfs, f"server {number}", committed)
+        server.commit()
+        server.begin_commit()
+        time.sleep(chance.random() * 0.02)  # to be killed at any step of the commit
+        server.kill()
+        committed = server.committed
+
+
+def test_an_owner_that_was_stopped_cannot_commit_any_more(seaweedfs):
+    boto3.client("s3", endpoint_url=seaweedfs, aws_access_key_id=KEY, aws_secret_access_key=SECRET,
+                 region_name="us-east-1").delete_object(Bucket="bucket", Key="servers/sessions/t-t/s-killed/head")
+    paused = Server(seaweedfs, "paused", 0)
+    paused.commit()
+    paused.process.send_signal(signal.SIGSTOP)
+    paused.begin_commit()
+    other = Server(seaweedfs, "other", paused.committed)
+    try:
+        other.commit()
+        paused.process.send_signal(signal.SIGCONT)
+        assert 'session "killed" belongs to other since epoch 3; this server had epoch 2' in paused.read()
+        assert paused.process.wait() == 0
+        other.commit()
+    finally:
+        paused.kill()
+        other.kill()
 
 
 def moto(run, requests):

@@ -1,0 +1,94 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "server/object_store/object_store.h"
+#include "server/object_store/session_head.h"
+
+namespace recurve {
+
+// A session that this server owns, as far as it knows. One thread at a time.
+struct OwnedSession {
+  SessionHead head = {};  // of the last commit that is known to be done
+  std::string etag = {};
+  // A head that was sent, of which it is unknown whether the store has it.
+  std::optional<SessionHead> sent = {};
+  std::vector<std::string> unused = {};  // keys of blobs that no head names: see remove_unused()
+};
+
+// Sessions in an object store that several servers share. Which of them owns a session, and what
+// its last commit is, is in the session's head alone: each change of it is a write on the condition
+// that the head is the one that was read or written last. So of two servers one commits, and the
+// other one is told who owns the session. Calls block. Any thread.
+class RemoteSessions {
+ public:
+  enum class Outcome {
+    kDone,
+    kNoSession,  // there is none of that name
+    kExists,     // there is one
+    kLost,       // another server owns the session
+    kDamaged,    // what is in the store cannot be used
+    kFailed,     // nothing was changed
+    kUnknown,    // of commit() and settle(): the change may be done. Only settle() is allowed
+  };
+  struct Result {
+    Outcome outcome = Outcome::kDone;
+    std::string error = {};  // a sentence, if it is not done
+    bool done() const { return outcome == Outcome::kDone; }
+  };
+
+  // owner: of this process alone, UTF-8.
+  RemoteSessions(ObjectStore& store, std::string owner) : store_(store), owner_(std::move(owner)) {}
+
+  // A new session, which has absorbed nothing.
+  Result create(const std::string& tenant, const std::string& session, std::string record,
+                OwnedSession* owned);
+  // Takes the session from its owner, which cannot commit any more.
+  Result take_over(const std::string& tenant, const std::string& session, OwnedSession* owned);
+
+  struct Commit {
+    std::string record = {};
+    std::string request = {}, digest = {}, answer = {};
+    // The blobs of the state: those of the head that it still has, and new ones.
+    std::vector<RemoteBlob> retained = {};
+    std::vector<std::span<const std::string_view>> added = {};
+  };
+  // Writes the new blobs, and then the head, which names them: after kDone any server finds this
+  // commit. On kLost and kFailed it will never be found.
+  Result commit(OwnedSession* owned, const Commit& commit);
+  // After kUnknown: finds out whether the commit was done, and does it if it was not.
+  Result settle(OwnedSession* owned);
+  // The session ends for all servers.
+  Result close(OwnedSession* owned);
+
+  // The bytes of a blob. kDamaged: it is missing, cut off, or has other bytes.
+  Result read_blob(const RemoteBlob& blob, std::string* bytes);
+  // Removes the objects that earlier calls left without a use. Those that cannot be removed now
+  // remain in the store.
+  void remove_unused(OwnedSession* owned);
+
+ private:
+  struct Found {
+    Result result;
+    std::string etag = {};
+    SessionHead head = {};
+  };
+  Found read(const std::string& tenant, const std::string& session);
+  Result write_blobs(const Commit& commit, SessionHead* head, std::vector<std::string>* written);
+  // resent: the head was sent before, and may be written.
+  Result publish(OwnedSession* owned, SessionHead next, bool resent = false);
+  static Result lost(const OwnedSession& owned, const Found& now);
+  static Result unknown(const OwnedSession& owned, std::string_view why);
+  static void adopt(OwnedSession* owned, SessionHead head, std::string etag);
+  static void give_up(OwnedSession* owned, const SessionHead& never);
+
+  ObjectStore& store_;
+  const std::string owner_;
+};
+
+}  // namespace recurve

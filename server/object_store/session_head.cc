@@ -1,0 +1,139 @@
+#include "server/object_store/session_head.h"
+
+#include <fmt/format.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <charconv>
+#include <memory>
+#include <new>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "server/identity/cipher.h"
+#include "server/identity/hex.h"
+
+namespace recurve {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kMagic = "RCRVHEAD ";
+constexpr std::string_view kForm = "1 ";
+constexpr size_t kDigits = 16;
+
+std::string blob_prefix(std::string_view tenant) { return fmt::format("blobs/t-{}/", tenant); }
+
+uint64_t checksum_from(std::string_view digits) {
+  uint64_t value = 0;
+  const auto [end, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
+  if (digits.size() != kDigits || error != std::errc() || end != digits.data() + digits.size()) {
+    throw std::runtime_error("a checksum has 16 hexadecimal digits");
+  }
+  return value;
+}
+
+uint64_t checksum_of(std::string_view text) { return XXH3_64bits(text.data(), text.size()); }
+
+SessionHead head_of(const json& all) {
+  SessionHead head{.tenant = all.at("tenant"),
+                   .session = all.at("session"),
+                   .owner = all.at("owner"),
+                   .epoch = all.at("epoch"),
+                   .commit = all.at("commit"),
+                   .nonce = all.at("nonce"),
+                   .record = all.at("record"),
+                   .request = all.at("request"),
+                   .digest = all.at("digest"),
+                   .answer = all.at("answer")};
+  const json& blobs = all.at("blobs");
+  if (!blobs.is_array() || blobs.size() > kMostBlobs) throw std::runtime_error("too many blobs");
+  const std::string prefix = blob_prefix(head.tenant);
+  for (const json& blob : blobs) {
+    head.blobs.push_back({.key = blob.at("key"),
+                          .bytes = blob.at("bytes"),
+                          .checksum = checksum_from(blob.at("checksum").get<std::string>())});
+    if (!head.blobs.back().key.starts_with(prefix)) {
+      throw std::runtime_error("it names a blob of another tenant");
+    }
+  }
+  return head;
+}
+
+}  // namespace
+
+std::string head_key(std::string_view tenant, std::string_view session) {
+  return fmt::format("sessions/t-{}/s-{}/head", tenant, session);
+}
+
+std::string new_blob_key(std::string_view tenant) { return blob_prefix(tenant) + new_nonce(); }
+
+std::string new_nonce() { return to_hex(random_bytes(16)); }
+
+uint64_t blob_checksum(std::span<const std::string_view> parts) {
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
+                                                                       XXH3_freeState);
+  if (state == nullptr) throw std::bad_alloc();
+  XXH3_64bits_reset(state.get());
+  for (const std::string_view part : parts) {
+    XXH3_64bits_update(state.get(), part.data(), part.size());
+  }
+  return XXH3_64bits_digest(state.get());
+}
+
+std::string head_text(const SessionHead& head) {
+  json blobs = json::array();
+  for (const RemoteBlob& blob : head.blobs) {
+    blobs.push_back({{"key", blob.key},
+                     {"bytes", blob.bytes},
+                     {"checksum", fmt::format("{:016x}", blob.checksum)}});
+  }
+  const json all = {{"tenant", head.tenant}, {"session", head.session},  {"owner", head.owner},
+                    {"epoch", head.epoch},   {"commit", head.commit},    {"nonce", head.nonce},
+                    {"record", head.record}, {"request", head.request},  {"digest", head.digest},
+                    {"answer", head.answer}, {"blobs", std::move(blobs)}};
+  std::string text;
+  try {
+    text = all.dump();
+  } catch (const json::exception&) {
+    throw std::invalid_argument(
+        fmt::format("the head of session \"{}\" is not in UTF-8", head.session));
+  }
+  text = fmt::format("{}{}{:016x}\n{}", kMagic, kForm, checksum_of(text), text);
+  if (text.size() > kMostHeadBytes || head.blobs.size() > kMostBlobs) {
+    throw std::invalid_argument(
+        fmt::format("the head of session \"{}\" has {} bytes and {} blobs, at most {} and {} fit",
+                    head.session, text.size(), head.blobs.size(), kMostHeadBytes, kMostBlobs));
+  }
+  return text;
+}
+
+SessionHead parse_head(std::string_view text, std::string_view tenant, std::string_view session) {
+  const auto fail = [&](std::string_view why) {
+    throw std::runtime_error(
+        fmt::format("the head of session \"{}\" cannot be used: {}", session, why));
+  };
+  if (!text.starts_with(kMagic)) fail("it is no head of a session");
+  std::string_view rest = text.substr(kMagic.size());
+  if (!rest.starts_with(kForm)) fail("a newer server wrote it: update this one");
+  rest.remove_prefix(kForm.size());
+  SessionHead head;
+  try {
+    const uint64_t checksum = checksum_from(rest.substr(0, kDigits));
+    const std::string_view all = rest.substr(std::min(kDigits + 1, rest.size()));
+    if (checksum_of(all) != checksum) throw std::runtime_error("it is damaged");
+    head = head_of(json::parse(all));
+  } catch (const json::exception&) {
+    fail("it lacks members");
+  } catch (const std::runtime_error& error) {
+    fail(error.what());
+  }
+  if (head.tenant != tenant || head.session != session) {
+    fail(fmt::format("it is that of session \"{}\" of tenant \"{}\"", head.session, head.tenant));
+  }
+  return head;
+}
+
+}  // namespace recurve

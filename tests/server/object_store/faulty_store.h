@@ -1,0 +1,121 @@
+#pragma once
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/server/object_store/scripted_server.h"
+
+namespace recurve {
+
+// A store in memory that applies conditions, and treats some requests as a broken network or server
+// would.
+class FaultyStore {
+ public:
+  enum class Fault {
+    kNone,
+    kNotReceived,   // the connection breaks, the request has no effect
+    kAnswerLost,    // it is carried out, and the connection breaks
+    kReceivedLate,  // the connection breaks, and it is carried out after the next request
+    kBusy,          // it is refused with 503
+    kForbidden,     // it is refused with 403
+  };
+
+  FaultyStore() : server_([this](const auto& request, int) { return answer(request); }) {}
+
+  std::string url() const { return server_.url(); }
+  // So many requests, from the one of that number from now on, which is 1.
+  void fail(int number, int count, Fault fault) {
+    const std::lock_guard lock(mutex_);
+    first_ = number;
+    end_ = number + count;
+    fault_ = fault;
+    requests_ = 0;
+  }
+  int requests() const {
+    const std::lock_guard lock(mutex_);
+    return requests_;
+  }
+  // The texts of all objects by the path behind the bucket, once requests that are late have come.
+  std::map<std::string, std::string> objects() {
+    const std::lock_guard lock(mutex_);
+    carry_out_late();
+    std::map<std::string, std::string> texts;
+    for (const auto& [key, object] : objects_) texts[key] = object.text;
+    return texts;
+  }
+  void put(const std::string& key, const std::string& text) {
+    const std::lock_guard lock(mutex_);
+    objects_[key] = {text, ++versions_};
+  }
+
+ private:
+  using Request = ScriptedServer::Request;
+  struct Object {
+    std::string text;
+    int version = 0;
+    std::string etag() const { return fmt::format("\"v{}\"", version); }
+  };
+
+  std::string answer(const Request& request) {
+    const std::lock_guard lock(mutex_);
+    const bool fails = ++requests_ >= first_ && requests_ < end_;
+    const Fault fault = fails ? fault_ : Fault::kNone;
+    if (fault == Fault::kBusy) return ScriptedServer::error("503 Slow Down", "SlowDown");
+    if (fault == Fault::kForbidden) return ScriptedServer::error("403 Forbidden", "AccessDenied");
+    if (fault == Fault::kNotReceived) return "";
+    if (fault == Fault::kReceivedLate) {
+      late_.push_back(request);
+      return "";
+    }
+    std::string answer = carry_out(request);
+    carry_out_late();
+    return fault == Fault::kAnswerLost ? "" : answer;
+  }
+
+  void carry_out_late() {
+    for (const Request& request : std::exchange(late_, {})) carry_out(request);
+  }
+
+  static std::string header(const Request& request, const std::string& name) {
+    const size_t at = request.head.find("\r\n" + name + ": ");
+    if (at == std::string::npos) return {};
+    const size_t begin = at + name.size() + 4;
+    return request.head.substr(begin, request.head.find("\r\n", begin) - begin);
+  }
+
+  std::string carry_out(const Request& request) {
+    const size_t begin = request.head.find("/bucket/") + 8;
+    const std::string key = request.head.substr(begin, request.head.find(' ', begin) - begin);
+    const auto found = objects_.find(key);
+    const bool exists = found != objects_.end();
+    if (request.head.starts_with("DELETE ")) {
+      objects_.erase(key);
+      return ScriptedServer::answer("204 No Content");
+    }
+    if (request.head.starts_with("PUT ")) {
+      const std::string match = header(request, "If-Match");
+      const bool met = header(request, "If-None-Match").empty() || !exists;
+      if (!met || (!match.empty() && (!exists || found->second.etag() != match))) {
+        return ScriptedServer::error("412 Precondition Failed", "PreconditionFailed");
+      }
+      objects_[key] = {request.body, ++versions_};
+      return ScriptedServer::answer("200 OK", "", "ETag: " + objects_[key].etag() + "\r\n");
+    }
+    if (!exists) return ScriptedServer::error("404 Not Found", "NoSuchKey");
+    return ScriptedServer::answer("200 OK", found->second.text,
+                                  "ETag: " + found->second.etag() + "\r\n");
+  }
+
+  mutable std::mutex mutex_;  // guards the members below
+  std::map<std::string, Object> objects_;
+  std::vector<Request> late_;
+  int versions_ = 0, requests_ = 0, first_ = 0, end_ = 0;
+  Fault fault_ = Fault::kNone;
+  ScriptedServer server_;
+};
+
+}  // namespace recurve
