@@ -357,8 +357,8 @@ int parse_options(int argc, char** argv, Options* o) {
                "Allow addresses that other machines can reach, without TLS or without keys")
       ->group("Service");
   add_switch(app, "--sandbox", &o->sandbox,
-             "Drop the rights to open files that no flag names, start programs, open connections "
-             "and use other system calls, by Landlock and seccomp where available; on a CPU only");
+             "Drop the rights to open files and connections that no flag names, start programs and "
+             "use other system calls, by Landlock and seccomp where available; on a CPU only");
   app.add_option("--max-queue", o->max_queue,
                  "Requests that may wait for a slot; further ones get RESOURCE_EXHAUSTED")
       ->check(CLI::Range(0, 1 << 24))

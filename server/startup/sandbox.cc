@@ -42,6 +42,11 @@ struct [[gnu::packed]] BeneathPath {
   uint64_t allowed = 0;
   int32_t parent = -1;
 };
+struct ToPort {
+  uint64_t allowed = kConnectTcp, port = 0;
+};
+constexpr int kRulePort = 2;
+constexpr uint16_t kNamesPort = 53;  // of long answers of name servers
 
 constexpr uint64_t kRead = kReadFile | kReadDir;
 constexpr uint64_t kWrite =
@@ -92,6 +97,14 @@ void allow_all(int ruleset, const SandboxFiles& files, uint64_t handled) {
   }
 }
 
+void allow_connections(int ruleset, std::vector<uint16_t> ports) {
+  if (!ports.empty()) ports.push_back(kNamesPort);
+  for (const uint16_t port : ports) {
+    const ToPort rule{.port = port};
+    syscall(SYS_landlock_add_rule, ruleset, kRulePort, &rule, 0);
+  }
+}
+
 std::string enter_landlock(const SandboxFiles& files) {
   const long version =
       syscall(SYS_landlock_create_ruleset, nullptr, 0, LANDLOCK_CREATE_RULESET_VERSION);
@@ -99,12 +112,12 @@ std::string enter_landlock(const SandboxFiles& files) {
   const size_t known = std::min<size_t>(static_cast<size_t>(version), std::size(kAllOfFiles));
   Ruleset wanted{.files = kAllOfFiles[known - 1]};
   size_t size = sizeof wanted.files;
-  if (version >= 4)
-    wanted.network = files.connects ? 0 : kConnectTcp, size = offsetof(Ruleset, scoped);
+  if (version >= 4) wanted.network = kConnectTcp, size = offsetof(Ruleset, scoped);
   if (version >= 6) wanted.scoped = kAbstractSockets | kSignals, size = sizeof wanted;
   const auto ruleset = static_cast<int>(syscall(SYS_landlock_create_ruleset, &wanted, size, 0));
   if (ruleset < 0) return fmt::format("no landlock ({})", std::strerror(errno));
   allow_all(ruleset, files, wanted.files);
+  if (wanted.network != 0) allow_connections(ruleset, files.connects);
   const bool done = syscall(SYS_landlock_restrict_self, ruleset, 0) == 0;
   const std::string why = std::strerror(errno);
   close(ruleset);

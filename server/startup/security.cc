@@ -12,6 +12,7 @@
 
 #include "server/net/bind.h"
 #include "server/observe/log.h"
+#include "server/observe/otlp.h"
 
 namespace recurve {
 
@@ -64,6 +65,12 @@ void check_key_files(const Options& o) {
 
 namespace {
 
+// Digits of a port; one that does not exist is 0, which nothing connects to.
+uint16_t port_of(const std::string& digits) {
+  const unsigned long port = std::stoul(digits);
+  return port <= UINT16_MAX ? static_cast<uint16_t>(port) : 0;
+}
+
 // What the flags name: each path, the targets of its links, and the folder of a file, which may be
 // replaced while the server runs.
 SandboxFiles needed_files(const Options& o) {
@@ -102,7 +109,10 @@ SandboxFiles needed_files(const Options& o) {
     } catch (const std::runtime_error&) {  // listening reports the error
     }
   }
-  files.connects = !o.traces.empty();
+  try {
+    if (!o.traces.empty()) files.connects.push_back(port_of(parse_otlp_url(o.traces).port));
+  } catch (const std::invalid_argument&) {  // the tracer reports the error
+  }
   return files;
 }
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,15 +32,15 @@ struct SandboxFiles {
   std::vector<std::string> read = {};
   std::vector<std::string> write = {};    // read, write, create and remove
   std::vector<std::string> sockets = {};  // folders in which a socket is created and removed
-  bool connects = false;                  // it connects to other machines over TCP
+  std::vector<uint16_t> connects = {};    // TCP ports of other machines that it connects to
 };
 
 // Takes from this process, permanently, what a server does not need, so that an attacker who runs
 // code in it can do little. Each of the two is used if the system has it:
 //
-//   Landlock   no other file is opened, no program is run, and no TCP connection is opened; signals
-//              and abstract sockets reach this process only (Linux 5.13 and later; connections
-//              since 6.7, signals since 6.12)
+//   Landlock   no other file is opened, no program is run, and no other TCP connection is opened;
+//              signals and abstract sockets reach this process only (Linux 5.13 and later;
+//              connections since 6.7, signals since 6.12)
 //   seccomp    system calls that no server makes fail with EPERM: kRefused in sandbox.cc
 //
 // It applies to the calling thread and to the threads that it starts afterwards, and needs

@@ -25,6 +25,34 @@ namespace recurve::sandbox_test {
 
 namespace fs = std::filesystem;
 
+// Listens on a free port of loopback.
+class Listener {
+ public:
+  Listener() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    bind(fd_, reinterpret_cast<sockaddr*>(&address_), size_);
+    listen(fd_, 1);
+    getsockname(fd_, reinterpret_cast<sockaddr*>(&address_), &size_);
+  }
+  ~Listener() { close(fd_); }
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+
+  uint16_t port() const { return ntohs(address_.sin_port); }
+  bool accepts() const {
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool connected = connect(fd, reinterpret_cast<const sockaddr*>(&address_), size_) == 0;
+    const int why = errno;
+    close(fd);
+    errno = why;
+    return connected;
+  }
+
+ private:
+  const int fd_;
+  sockaddr_in address_ = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  socklen_t size_ = sizeof address_;
+};
+
 struct Folders {
   TempDir dir;
   std::string read = dir / "read", write = dir / "write", other = dir / "other",
@@ -35,7 +63,10 @@ struct Folders {
       std::ofstream(path + "/file") << "text";
     }
   }
-  SandboxFiles allowed() const { return {.read = {read}, .write = {write}, .sockets = {sockets}}; }
+  SandboxFiles allowed() const {
+    return {.read = {read}, .write = {write}, .sockets = {sockets}, .connects = {collector.port()}};
+  }
+  Listener collector;
 };
 
 bool can_open(const std::string& path, int how) {
@@ -86,16 +117,10 @@ int programs_and_processes(const Folders&) {
 int sockets(const Folders& all) {
   MUST(socket(AF_PACKET, SOCK_RAW, 0) < 0 && errno == EPERM);
   MUST(socket(AF_ALG, SOCK_SEQPACKET, 0) < 0 && errno == EPERM);
-  // The server listens, but does not connect.
-  const int listening = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  auto* raw = reinterpret_cast<sockaddr*>(&address);
-  MUST(bind(listening, raw, size) == 0 && listen(listening, 1) == 0);
-  MUST(getsockname(listening, raw, &size) == 0);
-  MUST(connect(socket(AF_INET, SOCK_STREAM, 0), raw, size) != 0 && errno == EACCES);
+  // The server listens, and connects to ports that its flags name alone.
+  MUST(all.collector.accepts());
+  const Listener own;
+  MUST(own.port() != 0 && !own.accepts() && errno == EACCES);
   // A socket of this machine is made where it is to be.
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
