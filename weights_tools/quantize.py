@@ -122,11 +122,13 @@ class Packed:
         self.scale_pieces = kept
 
     def kept_scales(self):
-        """The packed result, so that a matrix is packed once where both are written."""
+        """Those that value_pieces() left, so that a matrix is packed once where both are written. They are given
+        away: those of all matrices together would take a 32nd of the checkpoint."""
         if self.scale_pieces is None:
             for _ in self.value_pieces():
                 pass
-        yield from self.scale_pieces
+        pieces, self.scale_pieces = self.scale_pieces, None
+        yield from pieces
 
     def row_pieces(self):
         """fp32, whole rows filled up with zeros."""

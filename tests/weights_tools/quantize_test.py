@@ -3,6 +3,7 @@
 
 import json
 import shutil
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from conftest import ROOT
 from weights_tools import __main__ as cli
 from weights_tools import families, golden_packed, inspect_checkpoint, packed, quantize
 from weights_tools import safetensors_io as st
+from weights_tools.families import mamba2
 
 GOLDEN = ROOT / "tests" / "golden"
 DIRECTORIES = sorted((GOLDEN / "weight_formats").glob("int*/*"))
@@ -145,3 +147,25 @@ def test_what_is_not_finite_is_not_a_number(form):
     values, scales = quantize.PACK[form](w.reshape(1, 2, 64))
     back = packed.unpack(form, values.reshape(1, -1), scales, 128)
     assert np.allclose(back[0, :64], 1, atol=0.01) and np.isnan(back[0, 64:]).all()
+
+
+def test_memory_is_bounded_by_the_largest_tensor(monkeypatch, tmp_path):
+    """Pieces are small here, and matrices many: what stays of each would add up."""
+    monkeypatch.setattr(st, "PIECE_BYTES", 1 << 15)
+    monkeypatch.setattr(quantize, "ROW_BYTES", 1 << 15)
+    values = {"model_type": "mamba2", "d_model": 256, "n_layer": 24, "vocab_size": 64, "ssm_cfg": {"layer": "Mamba2"}}
+    config = mamba2.config_from_dict(values)
+    tensors = {n: st.tensor(np.full(s, 0.5, np.float32), "BF16") for n, s in mamba2.tensor_shapes(config).items()}
+    largest = max(t.nbytes for t in tensors.values())
+    source, out = tmp_path / "source.safetensors", tmp_path / "out.safetensors"
+    st.write(source, tensors)
+    assert source.stat().st_size > 20 * largest
+    del tensors
+    packed_tensors = quantize.quantized(st.sources(source), mamba2, config, "int4", "int4")
+    tracemalloc.start()
+    try:
+        st.write(out, packed_tensors, alignment=st.ALIGNMENT)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.6 * largest, (peak, largest)
