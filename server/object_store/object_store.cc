@@ -108,6 +108,12 @@ struct ObjectStore::Call {
   std::string condition = {};
 
   bool conditional() const { return !condition.empty(); }
+  std::chrono::seconds transfer_time() const {
+    constexpr size_t kBytesASecond = size_t{4} << 20;
+    size_t seconds = most_bytes / kBytesASecond;
+    for (const std::string_view part : parts) seconds += part.size() / kBytesASecond;
+    return std::chrono::seconds(std::min<size_t>(seconds, 3600));
+  }
 };
 
 // What an answer means.
@@ -154,7 +160,7 @@ ObjectResult ObjectStore::perform(const Call& call) {
   if (!is_key(call.key)) {
     throw std::invalid_argument(fmt::format("\"{}\" is no key of an object", call.key));
   }
-  const Clock::time_point deadline = Clock::now() + options_.patience;
+  const Clock::time_point deadline = Clock::now() + options_.patience + call.transfer_time();
   bool renewed = false, ambiguous = false;
   for (int attempt = 0;; ++attempt) {
     AwsCredentials credentials;

@@ -48,11 +48,11 @@ struct PutCondition {
 
 // Objects in a bucket, by keys of [A-Za-z0-9._/-], addressed as ENDPOINT/BUCKET/PREFIX + key. Calls
 // block, and are repeated with growing pauses while the store may become able to answer, for
-// `patience` at most. Any thread.
+// `patience` at most and a second for each 4 MiB. Any thread.
 class ObjectStore {
  public:
   struct Options {
-    std::chrono::milliseconds patience{20'000};      // a call ends by then
+    std::chrono::milliseconds patience{20'000};
     std::chrono::milliseconds first_pause{50};       // before a call is repeated; then doubled
     std::chrono::milliseconds longest_pause{2'000};  // but a store that names a time is given that
   };
