@@ -116,6 +116,9 @@ std::string Choices::write(size_t index, const AnswerDelta& delta) {
     add_calls(delta.calls, &to.calls);
     return {};
   }
+  // Of the mark of a call, and where text is held back, there is nothing to show yet.
+  const bool shows = !delta.text.empty() || !delta.reasoning.empty() || !delta.calls.empty();
+  if (!shows && fresh.is_null() && !form_.usage_each) return events;
   const Part fresh_part{.choice = at,
                         .text = delta.text,
                         .reasoning = delta.reasoning,

@@ -107,6 +107,9 @@ TEST_F(ToolCallsTest, AStreamHasTheirPartsAsTheyCome) {
   std::string finish;
   for (const json& event : events(post("/v1/chat/completions", body).body)) {
     const json& choice = event["choices"][0];
+    const bool shows = choice["delta"].value("content", json("")) != "" ||
+                       choice["delta"].contains("tool_calls") || !choice["finish_reason"].is_null();
+    EXPECT_TRUE(shows) << "an empty chunk: " << event;
     content += choice["delta"].value("content", json()).is_string()
                    ? choice["delta"]["content"].get<std::string>()
                    : "";
