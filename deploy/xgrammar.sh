@@ -32,11 +32,14 @@ hexadecimal='[0-9A-Fa-f]'
 escape='["\\\\/bfnrt]|u([0-9A-CEFa-cef]'$hexadecimal'{3}|[Dd][0-7]'$hexadecimal'{2}|'
 escape+='[Dd][89ABab]'$hexadecimal'{2}\\\\u[Dd][C-Fc-f]'$hexadecimal'{2})'
 sed -i -e '/^ *int32_t character =$/,/^ *return Sequence(/c\
-      const int32_t behind = Sequence({WhitespaceExpression(), builder_.AddCharacterClass({{\x27,\x27, \x27,\x27}, {\x27}\x27, \x27}\x27}, {\x27]\x27, \x27]\x27}, {\x27:\x27, \x27:\x27}})});\
+      const int32_t behind = Sequence({any_whitespace_ ? WhitespaceExpression() : Empty(), builder_.AddCharacterClass({{\x27,\x27, \x27,\x27}, {\x27}\x27, \x27}\x27}, {\x27]\x27, \x27]\x27}, {\x27:\x27, \x27:\x27}})});\
       return Sequence({ByteString("\\""), RuleRef(counted_strings_.rule_of(&builder_, spec.min_length, spec.max_length, {builder_.GetRuleId(kBasicStringSub), behind}))});' \
   -e 's#kBasicEscape, Choice({escaped_character, unicode_escape})#kBasicEscape, RegexExpression(R"('"$escape"')")#' "$source"
 sed -i -e 's/^  GrammarBuilder builder_;/&\n  recurve::CountedStrings counted_strings_;/' \
   -e 's/^#include "grammar_builder.h"/&\n#include "server\/constraint\/xgrammar\/xgrammar_strings.h"/' "${source%.cc}.h"
+# In a tag JSON has white space only where its most is given.
+sed -i 's#/\*any_whitespace=\*/true,#format.max_whitespace_cnt.has_value(),#' "$folder/cpp/structural_tag.cc"
+[ "$(grep -c 'format.max_whitespace_cnt.has_value(),' "$folder/cpp/structural_tag.cc")" = 1 ]
 # A rule that says what follows it is repeated as it is.
 sed -i '/^  int32_t VisitRepeat(const GrammarExpr& grammar_expr) final {$/,/^    return HandleRepetitionRange(/s/^    return HandleRepetitionRange(/    if (base_grammar_->GetRule(ref_rule_id).lookahead_assertion_id != -1) {\n      return builder_->AddRepeat(ref_rule_id, lower, upper);\n    }\n&/' \
   "$folder/cpp/grammar_functor.cc"

@@ -23,6 +23,9 @@ struct ConstraintText {
   };
   Form form = Form::kJson;
   std::string text = {};
+  // Of JSON in kJson, kJsonSchema and kStructuralTag: at most kMostWhitespace characters of white
+  // space may stand between two tokens. Otherwise one space after each comma and colon.
+  bool any_whitespace = false;
   auto operator<=>(const ConstraintText&) const = default;
 };
 

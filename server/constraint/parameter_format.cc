@@ -49,9 +49,7 @@ class Walked {
     if (schema_.contains("$defs") && part.dump().find("\"$ref\"") != std::string::npos) {
       part["$defs"] = schema_.at("$defs");
     }
-    return {{"type", "json_schema"},
-            {"json_schema", std::move(part)},
-            {"max_whitespace_cnt", kMostWhitespace}};
+    return {{"type", "json_schema"}, {"json_schema", std::move(part)}};
   }
 
  private:

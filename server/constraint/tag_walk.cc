@@ -57,10 +57,10 @@ const Json& list_of(const Json& object, const char* name) {
 }
 
 // A value of a schema, in the library's format.
-Json json_of(const Json& schema) {
-  return {{"type", "json_schema"},
-          {"json_schema", parse_watched(enforceable_schema(schema.dump()))},
-          {"max_whitespace_cnt", kMostWhitespace}};
+Json json_of(const std::string& schema, bool any_whitespace = false) {
+  Json format{{"type", "json_schema"}, {"json_schema", parse_watched(enforceable_schema(schema))}};
+  if (any_whitespace) format["max_whitespace_cnt"] = kMostWhitespace;
+  return format;
 }
 
 std::string whole(Json format) {
@@ -89,12 +89,12 @@ Mark mark_of(const Json& answer, const char* name, const char* id) {
 // and `strict` is false.
 Json arguments_of(const Json& call, bool as_parameters) {
   try {
-    return as_parameters ? parameter_format(call.at("schema")) : json_of(call.at("schema"));
+    return as_parameters ? parameter_format(call.at("schema")) : json_of(call.at("schema").dump());
   } catch (const WorkRefused&) {
     throw;
   } catch (const ConstraintRefused& refused) {
     if (!call.value("strict", true)) {
-      return as_parameters ? any_parameters_format() : json_of(Json{{"type", "object"}});
+      return as_parameters ? any_parameters_format() : json_of(R"({"type":"object"})");
     }
     throw ConstraintRefused(
         fmt::format("the parameters of {}: {}", cut(call.value("name", "")), refused.what()));
@@ -190,7 +190,7 @@ Json answer_or_call(const Json& answer) {
 
 }  // namespace
 
-std::string enforceable_tags(std::string_view tags) {
+std::string enforceable_tags(std::string_view tags, bool any_whitespace) {
   if (tags.size() > kMostConstraintBytes) {
     refuse(fmt::format("it must have at most {} bytes, got {}", kMostConstraintBytes, tags.size()));
   }
@@ -217,7 +217,7 @@ std::string enforceable_tags(std::string_view tags) {
     if (!structure.contains("schema")) refuse("each of structures must have a schema");
     structures.push_back({{"type", "tag"},
                           {"begin", begin},
-                          {"content", json_of(structure.at("schema"))},
+                          {"content", json_of(structure.at("schema").dump(), any_whitespace)},
                           {"end", text_of(structure, "end")}});
   }
   Json format{{"type", "triggered_tags"},

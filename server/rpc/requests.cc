@@ -59,12 +59,14 @@ std::string json_of(const google::protobuf::RepeatedPtrField<std::string>& texts
 // Nothing for json = false. check_known() refuses a missing form.
 std::optional<ConstraintText> to_constraint(v1::Constraint&& constraint) {
   using Form = ConstraintText::Form;
+  const bool any_whitespace = constraint.any_whitespace();
   switch (constraint.form_case()) {
     case v1::Constraint::kJson:
       if (!constraint.json()) return std::nullopt;
-      return ConstraintText{.form = Form::kJson};
+      return ConstraintText{.form = Form::kJson, .any_whitespace = any_whitespace};
     case v1::Constraint::kJsonSchema:
-      return ConstraintText{Form::kJsonSchema, std::move(*constraint.mutable_json_schema())};
+      return ConstraintText{Form::kJsonSchema, std::move(*constraint.mutable_json_schema()),
+                            any_whitespace};
     case v1::Constraint::kRegex:
       return ConstraintText{Form::kRegex, std::move(*constraint.mutable_regex())};
     case v1::Constraint::kGrammar:
@@ -72,7 +74,8 @@ std::optional<ConstraintText> to_constraint(v1::Constraint&& constraint) {
     case v1::Constraint::kChoice:
       return ConstraintText{Form::kChoice, json_of(constraint.choice().texts())};
     case v1::Constraint::kStructuralTag:
-      return ConstraintText{Form::kStructuralTag, std::move(*constraint.mutable_structural_tag())};
+      return ConstraintText{Form::kStructuralTag, std::move(*constraint.mutable_structural_tag()),
+                            any_whitespace};
     case v1::Constraint::FORM_NOT_SET:
       break;
   }

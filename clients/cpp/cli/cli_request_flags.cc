@@ -166,6 +166,10 @@ void add_constraint_flags(CLI::App& command, v1::GenerateRequest* request) {
     }
   }
   for (const int of_a_file : {1, 3, 5}) options[of_a_file]->type_name("FILE");
+  command.add_flag_function(
+      "--any-whitespace", [=](int64_t count) { constraint()->set_any_whitespace(count > 0); },
+      "Let JSON have up to 16 characters of white space between two tokens, instead of one space "
+      "after each comma and colon");
 }
 
 CLI::Option* add_tool_flags(CLI::App& command, ToolFlags* flags) {

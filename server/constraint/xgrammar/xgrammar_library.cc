@@ -238,9 +238,9 @@ class XgrammarLibrary final : public ConstraintLibrary {
     using Form = ConstraintText::Form;
     switch (text.form) {
       case Form::kJson:
-        return of_schema("{}");
+        return of_schema("{}", text.any_whitespace);
       case Form::kJsonSchema:
-        return of_schema(enforceable_schema(text.text));
+        return of_schema(enforceable_schema(text.text), text.any_whitespace);
       case Form::kRegex:
         return xgrammar::Grammar::FromEBNF("root ::= " + ebnf_of_regex(text.text));
       case Form::kGrammar:
@@ -249,7 +249,7 @@ class XgrammarLibrary final : public ConstraintLibrary {
       case Form::kChoice:
         return xgrammar::Grammar::FromEBNF(ebnf_of_choices(text.text));
       case Form::kStructuralTag:
-        return of_tags(enforceable_tags(text.text));
+        return of_tags(enforceable_tags(text.text, text.any_whitespace));
       case Form::kToolCalls:
         break;
     }
@@ -266,9 +266,10 @@ class XgrammarLibrary final : public ConstraintLibrary {
     return std::visit([](const auto& one) { return cut(one.what(), kMostRepeated); }, error);
   }
 
-  static xgrammar::Grammar of_schema(const std::string& schema) {
-    return xgrammar::Grammar::FromJSONSchema(schema, /*any_whitespace=*/true, std::nullopt,
-                                             std::nullopt, /*strict_mode=*/true, kMostWhitespace);
+  static xgrammar::Grammar of_schema(const std::string& schema, bool any_whitespace) {
+    return xgrammar::Grammar::FromJSONSchema(
+        schema, any_whitespace, std::nullopt, std::nullopt, /*strict_mode=*/true,
+        any_whitespace ? std::optional(kMostWhitespace) : std::nullopt);
   }
 
   // Refuses the grammar before the long part of the compilation.

@@ -63,6 +63,19 @@ def test_a_stream_and_a_seed_give_the_same_and_choices_differ(client):
     assert len({choice.text for choice in both.choices}) > 1
 
 
+def test_json_is_compact_unless_white_space_is_allowed(client):
+    schema = {"type": "array", "items": {"const": 1}, "minItems": 2, "maxItems": 2}
+    # A bias on what begins with white space has no effect where none may come.
+    spaces = {id: 100 for id in client.tokenize(" \n", add_special_tokens=False).ids}
+    asked = {"json_schema": schema, "max_tokens": 90, "temperature": 0, "logit_bias": spaces}
+    compact = client.generate(PROMPT, **asked)
+    assert (compact.text, compact.finish_reason) == ("[1, 1]", "eos")
+    wide = client.generate(PROMPT, any_whitespace=True, **asked).text
+    assert re.match(r"\[\s{3,16}1", wide), wide
+    with pytest.raises(recurve.InvalidArgumentError, match="constraint must have a kind"):
+        client.generate(PROMPT, any_whitespace=True)
+
+
 def test_what_cuts_an_answer_says_so(client):
     cut = client.generate(PROMPT, json_schema=SCHEMA, max_tokens=4, seed=7)
     assert cut.finish_reason == "length"
@@ -85,6 +98,7 @@ def test_what_is_not_enforced_is_refused_by_name(client):
     for constraint, named in (
         ({"json_schema": {"contains": {}}}, "contains at #"),
         ({"json_schema": {"type": "string", "minLength": 1001}}, "minLength at #"),
+        ({"json_schema": {"type": "string", "format": "regex"}}, "format at #"),
         ({"regex": "(?=a)"}, "regular expression"),
         ({"grammar": "x ::= "}, "root rule"),
     ):

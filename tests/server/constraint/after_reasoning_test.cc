@@ -33,7 +33,8 @@ class AfterReasoningTest : public testing::WithConstraintLibrary {
     static const auto library = make_constraint_library(vocabulary());
     const auto inner = library->compile(
         {ConstraintText::Form::kJsonSchema,
-         R"({"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]})"},
+         R"({"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]})",
+         /*any_whitespace=*/true},
         {});
     const auto tokens = std::make_shared<const ReasoningTokens>(
         ReasoningTokens::Tags{

@@ -23,8 +23,10 @@ using testing::takes;
 
 class ConstraintLibraryTest : public testing::WithConstraintLibrary {
  protected:
-  std::shared_ptr<const Constraint> compile(Form form, const std::string& text) {
-    return library().compile({form, text}, {});
+  // With white space: most tests are about something else.
+  std::shared_ptr<const Constraint> compile(Form form, const std::string& text,
+                                            bool any_whitespace = true) {
+    return library().compile({form, text, any_whitespace}, {});
   }
   std::string refusal_of(Form form, const std::string& text) {
     try {
@@ -51,6 +53,31 @@ TEST_F(ConstraintLibraryTest, AnyJson) {
          {"{}", "[]", "1", "-1.5e+3", "\"a\"", "true", "null", R"({"a":[1,{"b":null}]})",
           "\"\xc3\xa9\""},
          {"", "{", "{]", "tru", "01", "\"a", "'a'", "{\"a\"}", "[1,]", "\"\xff\"", "\"\n\""});
+}
+
+TEST_F(ConstraintLibraryTest, JsonIsCompactUnlessWhiteSpaceIsAllowed) {
+  const std::string schema = R"({"type":"array","items":{"type":"string","maxLength":9}})";
+  const std::string tags = R"({"triggers":["<a>"],"structures":[{"begin":"<a>","schema":)" +
+                           schema + R"(,"end":"</a>"}]})";
+  const std::vector<std::string> both = {R"([])", R"(["x"])", R"(["x", "\ny"])"},
+                                 wide = {R"(["x","y"])", R"([ "x" ])", "[\n\t\"x\",  \"y\"]",
+                                         R"(["x" , "y"])", "[\n]"};
+  for (const bool any_whitespace : {false, true}) {
+    for (const auto& [form, text] :
+         {std::pair(Form::kJson, std::string()), std::pair(Form::kJsonSchema, schema),
+          std::pair(Form::kStructuralTag, tags)}) {
+      const auto constraint = compile(form, text, any_whitespace);
+      const auto takes_json = [&](const std::string& json) {
+        return takes(*constraint, form == Form::kStructuralTag ? "<a>" + json + "</a>" : json);
+      };
+      for (const std::string& json : both) EXPECT_TRUE(takes_json(json)) << json;
+      for (const std::string& json : wide) EXPECT_EQ(takes_json(json), any_whitespace) << json;
+      EXPECT_FALSE(takes_json("[" + std::string(17, ' ') + "]"));
+    }
+  }
+  const std::string objects = R"({"a": {"b": 1}, "c": 2})";
+  EXPECT_TRUE(takes(*compile(Form::kJson, "", false), objects));
+  EXPECT_FALSE(takes(*compile(Form::kJson, "", false), R"({"a":1})"));
 }
 
 TEST_F(ConstraintLibraryTest, Objects) {

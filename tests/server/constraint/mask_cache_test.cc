@@ -135,10 +135,10 @@ TEST_F(KeptMasks, TextsThatDifferComeToOnePlace) {
        R"({"type":"object","properties":{"name":{"type":"string","maxLength":30},"tags":)"
        R"({"type":"array","items":{"type":"string"}}},"required":["name","tags"]})"},
       {});
-  const size_t first = bytes_after(*person, R"({"name":"Ada","tags":["a","b"]})");
+  const size_t first = bytes_after(*person, R"({"name": "Ada", "tags": ["a", "b"]})");
   EXPECT_GT(first, 0u);
-  EXPECT_EQ(bytes_after(*person, R"({"name":"Eve","tags":["c","other","c","x"]})"), first);
-  EXPECT_GT(bytes_after(*person, R"({"name":"Augusta","tags":[]})"), first) << "a longer name";
+  EXPECT_EQ(bytes_after(*person, R"({"name": "Eve", "tags": ["c", "other", "c", "x"]})"), first);
+  EXPECT_GT(bytes_after(*person, R"({"name": "Augusta", "tags": []})"), first) << "a longer name";
   const auto other = library->compile({Form::kJsonSchema, R"({"type":"string"})"}, {});
   const size_t before = library->cached_bytes().masks;
   EXPECT_GT(bytes_after(*other, R"("a")"), before) << "each constraint has its own entries";

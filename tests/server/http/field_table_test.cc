@@ -150,7 +150,8 @@ TEST_F(FieldTableTest, ConstraintsHaveNoFieldsThatAreDropped) {
   refuse(outputs, R"({"json_object":false})", "must have one of json");
   refuse(outputs, R"({"disable_fallback":true})", "must have one of json");
   refuse(outputs, R"({"regex":"a","whitespace_pattern":" "})", "is not supported here");
-  refuse(outputs, R"({"regex":"a","disable_any_whitespace":true})", "not supported");
+  refuse(outputs, R"({"regex":"a","disable_any_whitespace":1})", "must be true or false");
+  refuse(outputs, R"({"disable_any_whitespace":true})", "must have one of json");
   refuse(outputs, R"({"regex":"a","choice":["a"]})", "must not be combined with");
   refuse(outputs, R"({"structural_tag":"x"})", "a JSON object");
   refuse(outputs, R"("json")", "must be an object");

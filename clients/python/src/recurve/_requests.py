@@ -152,6 +152,8 @@ def _set_constraint(request: v1.GenerateRequest, form: str, value: Any) -> None:
 
 
 def _part_of(request: v1.GenerateRequest, option: str) -> Any:
+    if option == "any_whitespace":
+        return request.constraint
     if option in _SAMPLING:
         return request.sampling
     return request.stop if option in _STOP else request

@@ -69,6 +69,8 @@ class GenerateOptions(TokenOptions, total=False):
     grammar: of an EBNF grammar, from its rule root on.
     choice: one of these texts.
     structural_tag: free text with constrained parts; as the protocol's Constraint has it.
+    any_whitespace: JSON may have up to 16 characters of white space between two tokens. Default:
+        one space after each comma and colon.
 
     Further:
     n: answers to the one prompt; choice c samples with seed + c. Only 1 with a session. Default 1.
@@ -109,6 +111,7 @@ class GenerateOptions(TokenOptions, total=False):
     grammar: str
     choice: Sequence[str]
     structural_tag: Mapping[str, Any] | str
+    any_whitespace: bool
     n: int
     logprobs: int
     prompt_logprobs: int

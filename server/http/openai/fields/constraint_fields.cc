@@ -125,6 +125,12 @@ std::optional<ConstraintText> off(const ClientJson& value, const std::string& fi
   throw BadField(field, field + " is not supported here: leave it out");
 }
 
+// One that is read elsewhere.
+std::optional<ConstraintText> flag(const ClientJson& value, const std::string& field) {
+  if (!value.is_boolean()) throw BadField(field, field + " must be true or false");
+  return std::nullopt;
+}
+
 struct Named {
   std::string_view name;
   Read read;
@@ -144,14 +150,13 @@ constexpr Named kStructuredOutputs[] = {
     {"json_object", object_of},
     {"structural_tag", tags_of},
     {"disable_fallback", [](auto&, auto&) { return std::optional<ConstraintText>(); }},
-    {"disable_any_whitespace", off},
+    {"disable_any_whitespace", flag},
     {"disable_additional_properties", off},
 };
 
 void read_structured_outputs(const ClientJson& outputs, std::vector<Found>* found) {
   const std::string field = "structured_outputs";
   if (!outputs.is_object()) throw BadField(field, field + " must be an object");
-  const size_t before = found->size();
   for (const auto& [name, value] : outputs.items()) {
     if (value.is_null()) continue;
     const auto* known = std::ranges::find(kStructuredOutputs, name, &Named::name);
@@ -159,7 +164,7 @@ void read_structured_outputs(const ClientJson& outputs, std::vector<Found>* foun
     const std::string within = field + "." + name;
     if (auto constraint = known->read(value, within)) found->push_back({within, *constraint});
   }
-  if (found->size() > before) return;
+  if (!found->empty()) return;
   throw BadField(
       field, field + " must have one of json, regex, choice, grammar, json_object, structural_tag");
 }
@@ -207,15 +212,17 @@ void read_constraint(const ClientJson& body, TextRequest* asked) {
     auto constraint = value == nullptr ? std::nullopt : field.read(*value, name);
     if (constraint) found.push_back({name, *std::move(constraint)});
   }
-  if (const ClientJson* outputs = find_in(body, "structured_outputs")) {
-    read_structured_outputs(*outputs, &found);
-  }
+  const ClientJson* outputs = find_in(body, "structured_outputs");
+  if (outputs != nullptr) read_structured_outputs(*outputs, &found);
   if (found.size() > 1) {
     throw BadField(found[1].field, found[1].field + " must not be combined with " + found[0].field);
   }
   if (found.empty()) return;
   asked->constraint = std::move(found.front().constraint);
   asked->constraint_field = std::move(found.front().field);
+  const ClientJson* compact =
+      outputs == nullptr ? nullptr : find_in(*outputs, "disable_any_whitespace");
+  asked->constraint->any_whitespace = compact != nullptr && !compact->get<bool>();
 }
 
 }  // namespace recurve
