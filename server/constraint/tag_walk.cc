@@ -153,12 +153,28 @@ Json between_text(Json tags, const Mark& mark, bool single) {
   return format;
 }
 
+// The calls, or instead of them the content of the answer, if it has a schema.
+Json calls_or_content(const Json& answer, Json calls) {
+  const auto content = answer.find("content");
+  if (content == answer.end()) return calls;
+  try {
+    Json json = json_of(content->value("schema", ""), flag_of(*content, "any_whitespace"));
+    return {{"type", "or"}, {"elements", Json::array({std::move(calls), std::move(json)})}};
+  } catch (const WorkRefused&) {
+    throw;
+  } catch (const ConstraintRefused& refused) {
+    throw ConstraintRefused(fmt::format("{}: {}", content->value("field", ""), refused.what()));
+  }
+}
+
 Json marked_calls(const Json& answer) {
   const Mark mark = mark_of(answer, "mark", "mark_id"),
              close = mark_of(answer, "close", "close_id");
   Json tags = tags_of(answer, mark, close);
   const bool single = flag_of(answer, "single");
-  if (flag_of(answer, "required")) return one_after_another(std::move(tags), "\n", single);
+  if (flag_of(answer, "required")) {
+    return calls_or_content(answer, one_after_another(std::move(tags), "\n", single));
+  }
   return between_text(std::move(tags), mark, single);
 }
 
@@ -174,14 +190,15 @@ Json listed_calls(const Json& answer) {
                  {"begin", mark.id < 0 ? Json(mark.text + begin) : token(mark.id)},
                  {"content", within},
                  {"end", close.id < 0 ? Json("]" + close.text) : token(close.id)}};
-  return flag_of(answer, "required") ? tag : between_text(Json::array({tag}), mark, true);
+  if (flag_of(answer, "required")) return calls_or_content(answer, tag);
+  return between_text(Json::array({tag}), mark, true);
 }
 
 // An answer that begins with a brace is a call.
 Json answer_or_call(const Json& answer) {
   const Mark none{"", "", "", -1};
   Json call = one_after_another(tags_of(answer, none, none), "", /*single=*/true);
-  if (flag_of(answer, "required")) return call;
+  if (flag_of(answer, "required")) return calls_or_content(answer, std::move(call));
   const Json text{
       {"type", "grammar"},
       {"grammar", "root ::= \"\" | [^{ \\n\\r\\t] rest\nrest ::= [\\u0000-\\U0010FFFF]*"}};

@@ -12,7 +12,7 @@ Answer::Answer(const Tokenizer& tokenizer, const ParsedRequest& parsed)
       reasoning_(parsed.reasoning) {
   if (!parsed.stop_strings.empty()) matcher_.emplace(parsed.stop_strings);
   if (reasoning_) thoughts_.emplace(*reasoning_->rules.form, reasoning_->start);
-  if (tools_) calls_.emplace(*tools_->form, tools_->types.get());
+  if (tools_) calls_.emplace(*tools_->form, tools_->types.get(), tools_->exclusive);
 }
 
 void Answer::continue_text() { decoder_ = StreamDecoder(*tokenizer_, TextPosition::kContinued); }

@@ -112,8 +112,9 @@ std::shared_ptr<const ToolTypes> types_of(const std::vector<Tool>& tools) {
   return types;
 }
 
+// `content`: the constraint on text that the answer may have instead of calls; null: none.
 ConstraintText constraint_of(const std::vector<Tool>& tools, const ToolUse& use,
-                             const ToolRules& rules) {
+                             const ToolRules& rules, const Json& content) {
   const ToolForm& form = *rules.form;
   const bool marked = form.shape == ToolForm::Shape::kParameters;
   Json calls = Json::array();
@@ -127,10 +128,11 @@ ConstraintText constraint_of(const std::vector<Tool>& tools, const ToolUse& use,
                      {"strict", tool.strict},
                      {"end", marked ? kFunctionClose : "}"}});
   }
-  const Json text{{"shape", shape_name(form.shape)}, {"mark", form.mark},
-                  {"mark_id", rules.mark},           {"close", form.close},
-                  {"close_id", rules.close},         {"required", use.required},
-                  {"single", !use.parallel},         {"calls", std::move(calls)}};
+  Json text{{"shape", shape_name(form.shape)}, {"mark", form.mark},
+            {"mark_id", rules.mark},           {"close", form.close},
+            {"close_id", rules.close},         {"required", use.required || !content.is_null()},
+            {"single", !use.parallel},         {"calls", std::move(calls)}};
+  if (!content.is_null()) text["content"] = content;
   return {ConstraintText::Form::kToolCalls,
           text.dump(-1, ' ', false, Json::error_handler_t::replace)};
 }
@@ -152,7 +154,8 @@ ToolRules tool_rules_of(const ModelText& model) {
 }
 
 Refused read_tools(const std::string& tools_json, const ToolUse& use, const ToolRules& rules,
-                   ToolReading* reading, std::optional<ConstraintText>* constraint) {
+                   const std::string& field, ToolReading* reading,
+                   std::optional<ConstraintText>* constraint) {
   if (rules.form == nullptr) {
     return wrong(
         fmt::format("the chat template of the model has no known form of calls ({}): leave tools "
@@ -163,8 +166,17 @@ Refused read_tools(const std::string& tools_json, const ToolUse& use, const Tool
   if (Refused refused = read_list(tools_json, use, &tools)) return refused;
   *reading = {.form = rules.form, .mark = rules.mark};
   if (rules.form->shape == ToolForm::Shape::kParameters) reading->types = types_of(tools);
-  if (!use.required && use.allowed.empty() && !has_constraint_library()) return {};
-  *constraint = constraint_of(tools, use, rules);
+  Json content;  // with required calls there is none
+  if (*constraint && !use.required) {
+    const bool any = (*constraint)->form == ConstraintText::Form::kJson;
+    content = {{"field", field},
+               {"schema", any ? "{}" : (*constraint)->text},
+               {"any_whitespace", (*constraint)->any_whitespace}};
+  }
+  reading->exclusive = !content.is_null();
+  const bool free = !use.required && use.allowed.empty() && content.is_null();
+  if (free && !has_constraint_library()) return {};
+  *constraint = constraint_of(tools, use, rules, content);
   return {};
 }
 

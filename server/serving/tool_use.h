@@ -32,6 +32,7 @@ struct ToolReading {
   const ToolForm* form = nullptr;
   int32_t mark = -1;                            // id of the form's mark, if it is a control token
   std::shared_ptr<const ToolTypes> types = {};  // of the parameters, if the form needs them
+  bool exclusive = false;  // an answer that does not begin with a call has none
 };
 
 // How a model writes calls: the form of its chat template, and its control tokens.
@@ -41,11 +42,13 @@ struct ToolRules {
 };
 ToolRules tool_rules_of(const ModelText& model);
 
-// Checks the tools of a conversation, a JSON array of functions. `constraint`: each call names one
-// of them, with arguments that match its schema. Empty if the build has no constraint library, and
-// text and all tools are allowed.
+// Checks the tools of a conversation, a JSON array of functions. `constraint`: on the text, JSON or
+// a schema, if the request has one, which it has in `field`. It becomes that of the answer: calls,
+// of which each names a tool, with arguments that match its schema; or the text. Empty if the build
+// has no constraint library, and text and all tools are allowed.
 Refused read_tools(const std::string& tools_json, const ToolUse& use, const ToolRules& rules,
-                   ToolReading* reading, std::optional<ConstraintText>* constraint);
+                   const std::string& field, ToolReading* reading,
+                   std::optional<ConstraintText>* constraint);
 
 // The id of a control token by its text; -1: it is none.
 int32_t control_id(std::string_view text, const ModelText& model);

@@ -93,6 +93,12 @@ uint64_t digest_of_stops(const TextRequest& asked) {
   return digest;
 }
 
+Refused check_constraint_bytes(const TextRequest& asked) {
+  if (!asked.constraint || asked.constraint->text.size() <= kMostConstraintBytes) return {};
+  return invalid(asked.constraint_field, "{} must have at most {} bytes, got {}",
+                 asked.constraint_field, kMostConstraintBytes, asked.constraint->text.size());
+}
+
 // The compiler may still refuse the constraint.
 Refused check_constraint(const TextRequest& asked, const SamplingParams& p,
                          const ModelText& model) {
@@ -102,10 +108,7 @@ Refused check_constraint(const TextRequest& asked, const SamplingParams& p,
                    "{} must be left out, as this server has no tokenizer: ids have no text",
                    asked.constraint_field);
   }
-  if (asked.constraint->text.size() > kMostConstraintBytes) {
-    return invalid(asked.constraint_field, "{} must have at most {} bytes, got {}",
-                   asked.constraint_field, kMostConstraintBytes, asked.constraint->text.size());
-  }
+  if (Refused refused = check_constraint_bytes(asked)) return refused;
   const bool ends = !p.stop_ids.empty() || (!p.ignore_eos && !model.vocab.eos_ids.empty());
   if (!ends) {
     return invalid(asked.constraint_field,
@@ -131,14 +134,18 @@ Refused read_tool_use(const ModelText& model, TextRequest* asked, ParsedRequest*
   if (messages == nullptr || messages->tools_json.empty()) {
     return invalid("tools", "tools must be given, with messages, if tool_choice asks for calls");
   }
-  if (asked->constraint) {
+  using Form = ConstraintText::Form;
+  const auto& content = asked->constraint;
+  if (content && content->form != Form::kJson && content->form != Form::kJsonSchema) {
     return invalid(asked->constraint_field,
-                   "{} cannot be combined with tools: send tool_choice none",
+                   "{} cannot be combined with tools, unless it is JSON or a JSON schema: send "
+                   "tool_choice none",
                    asked->constraint_field);
   }
-  asked->constraint_field = "tools";
-  return read_tools(messages->tools_json, *asked->tools, model.tools, &parsed->tools.emplace(),
-                    &asked->constraint);
+  if (Refused refused = check_constraint_bytes(*asked)) return refused;
+  const std::string field = std::exchange(asked->constraint_field, "tools");
+  return read_tools(messages->tools_json, *asked->tools, model.tools, field,
+                    &parsed->tools.emplace(), &asked->constraint);
 }
 
 // If the answer is the first text of its context, some tokenizers drop the space before its first

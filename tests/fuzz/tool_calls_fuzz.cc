@@ -30,7 +30,10 @@ int take_tools(const std::string& tools) {
   if (one_of(2) == 0) use.allowed.emplace_back("f");
   ToolReading reading;
   std::optional<ConstraintText> constraint;
-  if (const Refused refused = read_tools(tools, use, rules, &reading, &constraint)) {
+  if (one_of(2) == 0) {
+    constraint.emplace(ConstraintText{ConstraintText::Form::kJsonSchema, R"({"type":"integer"})"});
+  }
+  if (const Refused refused = read_tools(tools, use, rules, "json_schema", &reading, &constraint)) {
     if (refused->message.empty()) std::abort();
     return 0;
   }

@@ -105,8 +105,12 @@ constexpr ToolForm kToolForms[] = {
 
 }  // namespace
 
-ToolCallParser::ToolCallParser(const ToolForm& form, const ToolTypes* types)
-    : form_(form), types_(types), mark_(mark_token(form)), close_(close_token(form)) {}
+ToolCallParser::ToolCallParser(const ToolForm& form, const ToolTypes* types, bool exclusive)
+    : form_(form),
+      types_(types),
+      exclusive_(exclusive),
+      mark_(mark_token(form)),
+      close_(close_token(form)) {}
 
 void ToolCallParser::feed(std::string_view text, std::string* content,
                           std::vector<ToolCallPart>* calls) {
@@ -144,11 +148,13 @@ bool ToolCallParser::step(const Out& out) {
 }
 
 bool ToolCallParser::read_start() {
+  Reader reader(held_);
   if (form_.shape != ToolForm::Shape::kWhole) {
-    state_ = State::kText;
+    const bool calls = !exclusive_ || reader.take_after_spaces(mark_);
+    if (!calls && reader.is_truncated() && held_.size() < kMaxHead) return false;
+    state_ = calls ? State::kText : State::kRest;
     return true;
   }
-  Reader reader(held_);
   reader.spaces();
   if (reader.ended() && held_.size() < kMaxHead) return false;
   state_ = reader.next_is('{') ? State::kHead : State::kRest;

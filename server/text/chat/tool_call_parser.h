@@ -54,8 +54,9 @@ struct ToolCallPart {
 class ToolCallParser {
  public:
   // The form and the types must outlive it. `types`: of the parameters, with kParameters; null or
-  // without a called tool: any.
-  explicit ToolCallParser(const ToolForm& form, const ToolTypes* types = nullptr);
+  // without a called tool: any. `exclusive`: an answer that does not begin with a call is text.
+  explicit ToolCallParser(const ToolForm& form, const ToolTypes* types = nullptr,
+                          bool exclusive = false);
 
   // Takes the next part of the answer. Appends the text outside of calls, and the parts of calls,
   // that are certain now.
@@ -89,6 +90,7 @@ class ToolCallParser {
 
   const ToolForm& form_;
   const ToolTypes* types_;
+  const bool exclusive_;
   const std::string_view mark_, close_;  // without white space at their ends
   State state_ = State::kStart;
   std::string held_;  // input that is not processed yet

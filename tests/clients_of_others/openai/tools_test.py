@@ -104,6 +104,25 @@ def test_of_allowed_tools_one_is_called(tools_client):
     assert response.tool_choice.mode == "required"
 
 
+def test_with_a_response_format_an_answer_is_calls_or_follows_it(tools_client):
+    format = {"type": "json_schema", "json_schema": {"name": "n", "schema": {
+        "type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}}}
+    contents = calls = 0
+    for seed in range(12):
+        asked = dict(response_format=format, parallel_tool_calls=False, seed=seed, temperature=2)
+        message = ask(tools_client, **asked).choices[0].message
+        for call in message.tool_calls or []:
+            check(call)
+        if not message.tool_calls:
+            assert isinstance(json.loads(message.content)["ok"], bool), message
+        calls += bool(message.tool_calls)
+        contents += not message.tool_calls
+        chunks = [chunk.choices[0] for chunk in ask(tools_client, stream=True, **asked)]
+        assert all(c.delta.content or c.delta.tool_calls or c.finish_reason for c in chunks)
+        assert "".join(c.delta.content or "" for c in chunks) == (message.content or "")
+    assert contents and calls, (contents, calls)
+
+
 def test_a_stream_is_the_same_call_in_parts(tools_client):
     asked = dict(tool_choice="required", parallel_tool_calls=False, seed=3, temperature=1)
     (whole,) = ask(tools_client, **asked).choices[0].message.tool_calls
@@ -148,7 +167,7 @@ def test_what_cannot_be_is_refused_by_name(tools_client):
     unknown = {"type": "function", "function": {"name": "absent"}}
     lax = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "contains": {}}}}]
     for more, param in [({"tool_choice": unknown}, "tool_choice"), ({"tools": lax}, "tools"),
-                        ({"response_format": {"type": "json_object"}}, "response_format")]:
+                        ({"extra_body": {"guided_regex": "a"}}, "guided_regex")]:
         with pytest.raises(openai.BadRequestError) as raised:
             ask(tools_client, **more)
         assert raised.value.param == param

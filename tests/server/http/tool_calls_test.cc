@@ -45,6 +45,14 @@ class ToolCallsTest : public testing::HttpFixture {
     EXPECT_EQ(got.status, 400) << got.body;
     return got.object()["error"];
   }
+  // Whether the last request may be answered with this text.
+  bool takes(const std::string& text) {
+    const auto matcher = engine_->last_request().sampling.constraint->begin();
+    for (const char byte : text) {
+      if (!matcher->accept(static_cast<unsigned char>(byte))) return false;
+    }
+    return matcher->may_end();
+  }
 };
 
 const std::string kCall =
@@ -140,13 +148,6 @@ TEST_F(ToolCallsTest, ACallThatIsCutSaysSo) {
 // What the engine keeps answers to, in the tokens of a vocabulary of bytes.
 TEST_F(ToolCallsTest, TheConstraintFollowsTheChoice) {
   answer("");
-  const auto takes = [&](const std::string& text) {
-    const auto matcher = engine_->last_request().sampling.constraint->begin();
-    for (const char byte : text) {
-      if (!matcher->accept(static_cast<unsigned char>(byte))) return false;
-    }
-    return matcher->may_end();
-  };
   post("/v1/chat/completions", asked());
   EXPECT_TRUE(takes("hello"));
   EXPECT_TRUE(takes(kCall + "\n" + kSecond));
@@ -189,6 +190,33 @@ TEST_F(ToolCallsTest, TheConstraintFollowsTheChoice) {
   EXPECT_THAT(prompt_text(), Not(HasSubstr("weather")));
 }
 
+TEST_F(ToolCallsTest, AnAnswerIsCallsOrFollowsTheResponseFormat) {
+  json body = asked();
+  body["response_format"] = {
+      {"type", "json_schema"},
+      {"json_schema", {{"name", "n"}, {"schema", {{"required", {"a"}}, {"type", "object"}}}}}};
+  const std::string object = "{\"a\": \"" + kSecond.substr(0, kSecond.find('\n')) + "\"}";
+  answer(object);
+  const json choice = post("/v1/chat/completions", body).object()["choices"][0];
+  EXPECT_EQ(choice["message"]["content"], object) << "a mark in a string is text";
+  EXPECT_EQ(choice["message"].count("tool_calls"), 0u);
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  EXPECT_TRUE(takes(object) && takes(kCall) && takes(kCall + "\n" + kSecond));
+  EXPECT_FALSE(takes("text") || takes("{}") || takes(kCall + object) || takes(object + kCall) ||
+               takes("{ \"a\": 1}"));
+  answer(kCall);
+  const json called = post("/v1/chat/completions", body).object()["choices"][0];
+  EXPECT_EQ(called["message"]["tool_calls"][0]["function"]["name"], "weather");
+  EXPECT_EQ(called["finish_reason"], "tool_calls");
+  body["structured_outputs"] = {{"disable_any_whitespace", false}};
+  post("/v1/chat/completions", body);
+  EXPECT_TRUE(takes("{ \"a\" :\n1}") && takes(kCall));
+  body["tool_choice"] = "required";
+  post("/v1/chat/completions", body);
+  EXPECT_TRUE(takes(kCall));
+  EXPECT_FALSE(takes(object));
+}
+
 TEST_F(ToolCallsTest, WhatCannotBeIsRefusedByName) {
   answer("");
   EXPECT_EQ(refusal(asked("always"))["param"], "tool_choice");
@@ -217,8 +245,12 @@ TEST_F(ToolCallsTest, WhatCannotBeIsRefusedByName) {
   EXPECT_THAT(refused["message"].get<std::string>(), HasSubstr("the parameters of weather"));
   EXPECT_THAT(refused["message"].get<std::string>(), HasSubstr("contains at #"));
   body = asked();
-  body["response_format"] = {{"type", "json_object"}};
-  EXPECT_EQ(refusal(body)["param"], "response_format");
+  body["guided_regex"] = "a";
+  EXPECT_EQ(refusal(body)["param"], "guided_regex");
+  body = asked();
+  body["response_format"] = {{"type", "json_object"}, {"schema", {{"contains", {}}}}};
+  EXPECT_THAT(refusal(body)["message"].get<std::string>(),
+              HasSubstr("response_format: schema, contains at #"));
   body = chat("hi");
   body["tool_choice"] = "required";
   EXPECT_EQ(refusal(body)["param"], "tool_choice");

@@ -265,6 +265,13 @@ TEST_F(ToolUseTest, TakesMessagesWithToolsAndNoConstraint) {
   v1::GenerateRequest request = asked();
   request.mutable_constraint()->set_regex("a");
   EXPECT_THAT(generate(request).status.error_message(), HasSubstr("cannot be combined with tools"));
+  request.mutable_constraint()->set_json(true);
+  EXPECT_TRUE(generate(request).status.ok());
+  EXPECT_TRUE(takes("[1, 2]"));
+  EXPECT_FALSE(takes("text") || takes("[1,2]"));
+  request.mutable_constraint()->set_any_whitespace(true);
+  EXPECT_TRUE(generate(request).status.ok());
+  EXPECT_TRUE(takes("[1,\n 2]"));
   request.clear_constraint();
   request.mutable_messages()->clear_tools_json();
   EXPECT_THAT(generate(request).status.error_message(), HasSubstr("tools must be given"));

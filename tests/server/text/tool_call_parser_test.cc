@@ -29,14 +29,15 @@ std::ostream& operator<<(std::ostream& out, const Outcome& of) {
 }
 
 // What is read of a text that comes in these pieces.
-Outcome read(const ToolForm& form, const std::vector<std::string>& pieces) {
+Outcome read(const ToolForm& form, const std::vector<std::string>& pieces,
+             bool exclusive = false) {
   static const ToolTypes kTypes = {{"f",
                                     {.types = {{"s", kStringType},
                                                {"n", kNumberType},
                                                {"b", kBooleanType},
                                                {"o", kObjectType | kArrayType},
                                                {"maybe", kStringType | kNullType}}}}};
-  ToolCallParser parser(form, &kTypes);
+  ToolCallParser parser(form, &kTypes, exclusive);
   Outcome outcome;
   for (const std::string& piece : pieces) {
     std::vector<ToolCallPart> parts;
@@ -55,15 +56,32 @@ Outcome read(const ToolForm& form, const std::vector<std::string>& pieces) {
 }
 
 // However the text is cut, the same is read of it.
-void expect(const ToolForm& form, const std::string& text, const Outcome& wanted) {
-  EXPECT_EQ(read(form, {text}), wanted) << text;
+void expect(const ToolForm& form, const std::string& text, const Outcome& wanted,
+            bool exclusive = false) {
+  EXPECT_EQ(read(form, {text}, exclusive), wanted) << text;
   std::vector<std::string> bytes;
   for (const char byte : text) bytes.emplace_back(1, byte);
-  EXPECT_EQ(read(form, bytes), wanted) << text << ", byte by byte";
+  EXPECT_EQ(read(form, bytes, exclusive), wanted) << text << ", byte by byte";
   for (size_t cut = 1; cut < text.size(); ++cut) {
-    EXPECT_EQ(read(form, {text.substr(0, cut), text.substr(cut)}), wanted)
+    EXPECT_EQ(read(form, {text.substr(0, cut), text.substr(cut)}, exclusive), wanted)
         << text.substr(0, cut) << "|" << text.substr(cut);
   }
+}
+
+TEST(ToolCallParser, AnAnswerThatIsEitherHasCallsWhereItBeginsWithOne) {
+  const std::string call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+  const std::string marked = "<tool_call>\n<function=f>\n</function>\n</tool_call>";
+  const std::string listed = "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {}}]";
+  for (const auto& [form, text] :
+       {std::pair(&hermes(), &call), std::pair(&qwen(), &marked), std::pair(&mistral(), &listed)}) {
+    expect(*form, *text, {"", {{"f", "{}"}}, 1}, true);
+    expect(*form, "\n" + *text, read(*form, {"\n" + *text}, false), true);
+    for (const std::string& json : {"{\"a\": \"" + *text + "\"}", "[" + *text, "\"" + *text}) {
+      expect(*form, json, {json, {}, 0}, true);
+    }
+  }
+  expect(hermes(), call + "\n" + call, {"", {{"f", "{}"}, {"f", "{}"}}, 2}, true);
+  expect(mistral(), "[", {"[", {}, 0}, true);
 }
 
 TEST(ToolCallParser, CallsBetweenMarks) {
