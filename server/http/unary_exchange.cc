@@ -14,6 +14,12 @@ constexpr size_t kMaxCommandBytes = 64 << 10;
 }  // namespace
 
 Route::Begin UnaryExchange::text_handler(ServerCore& core, TextWork work) {
+  return request_handler(core, [work = std::move(work)](HttpRequest& request, const auto&... rest) {
+    return work(std::move(request.body), rest...);
+  });
+}
+
+Route::Begin UnaryExchange::request_handler(ServerCore& core, RequestWork work) {
   return handler(core, {.text = std::move(work)});
 }
 
@@ -73,7 +79,7 @@ void UnaryExchange::run() {
       std::string().swap(request_.body);
       return wrong ? wrong : post(std::move(command));
     }
-    return work_->text(std::move(request_.body), *model_, core_.limits(&unwanted_), &object);
+    return work_->text(request_, *model_, core_.limits(&unwanted_), &object);
   });
   if (refused || work_->text) answer(refused, std::move(object));
 }

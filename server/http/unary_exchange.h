@@ -17,6 +17,9 @@ class UnaryExchange final : public Exchange, private Executor::Task {
   // limits require it, and BadField.
   using TextWork = std::function<Refused(std::string body, const ServedModel& model,
                                          const WorkLimits& limits, std::string* object)>;
+  // The same of a request that its caller or its headers decide over.
+  using RequestWork = std::function<Refused(HttpRequest& request, const ServedModel& model,
+                                            const WorkLimits& limits, std::string* object)>;
   // Reads a command from the request, on the connection's thread. May throw BadField.
   using ToCommand = std::function<SessionCommand(const HttpRequest& request)>;
   // The same of a body that may be long, on a text thread.
@@ -28,6 +31,7 @@ class UnaryExchange final : public Exchange, private Executor::Task {
 
   // Handlers of routes. `status`: of a response that is no refusal.
   static Route::Begin text_handler(ServerCore& core, TextWork work);
+  static Route::Begin request_handler(ServerCore& core, RequestWork work);
   static Route::Begin command_handler(ServerCore& core, ToCommand to_command, ToObject to_object,
                                       int status = 200);
   static Route::Begin command_handler(ServerCore& core, ReadCommand read, ToObject to_object,
@@ -40,7 +44,7 @@ class UnaryExchange final : public Exchange, private Executor::Task {
 
  private:
   struct Work {
-    TextWork text = {};  // or the others
+    RequestWork text = {};  // or the others
     ToCommand to_command = {};
     ReadCommand read_command = {};
     ToObject to_object = {};

@@ -35,6 +35,11 @@ HttpApi openai_api(ServerCore& core, int64_t max_response_bytes) {
       return write(request, *core.model(), *responses, object);
     });
   };
+  const auto count_input = [&core, responses](HttpRequest& request, const ServedModel&,
+                                              const WorkLimits& limits, std::string* object) {
+    std::string body = std::move(request.body);
+    return Responses(core, *responses, request).count_input(std::move(body), limits, object);
+  };
   HttpApi api{.routes = {
                   {verb::post, "/v1/completions", kJson, answers<Completions>(core)},
                   {verb::post, "/v1/chat/completions", kJson, answers<ChatCompletions>(core)},
@@ -43,7 +48,7 @@ HttpApi openai_api(ServerCore& core, int64_t max_response_bytes) {
                   {verb::get, "/v1/models/*", kNone, at_once(get_model)},
                   {verb::post, "/v1/responses", kJson, answers<Responses>(core, responses)},
                   {verb::post, "/v1/responses/input_tokens", kJson,
-                   UnaryExchange::text_handler(core, count_input_tokens)},
+                   UnaryExchange::request_handler(core, count_input)},
                   {verb::get, "/v1/responses/*", kNone, stored(find_response)},
                   {verb::get, "/v1/responses/*/input_items", kNone, stored(list_input_items)},
                   {verb::post, "/v1/responses/*/cancel", kOptional, stored(cancel_response)},

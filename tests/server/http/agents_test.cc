@@ -161,11 +161,19 @@ TEST_F(AgentsTest, InputTokensAreThoseOfTheResponse) {
   const auto counted = post("/v1/responses/input_tokens", request());
   ASSERT_EQ(counted.status, 200) << counted.body;
   EXPECT_EQ(counted.object()["object"], "response.input_tokens");
-  const json response = post("/v1/responses", request()).object();
+  json stored = request();
+  stored["store"] = true;
+  const json response = post("/v1/responses", stored).object();
   EXPECT_EQ(counted.object()["input_tokens"], response["usage"]["input_tokens"]);
   const auto refused =
       post("/v1/responses/input_tokens", {{"input", "hi"}, {"previous_response_id", "resp_1"}});
+  EXPECT_EQ(refused.status, 404);
   EXPECT_EQ(refused.object()["error"]["param"], "previous_response_id");
+  // Other tools: the earlier messages are read again.
+  const json next = {{"input", "and?"}, {"previous_response_id", response["id"]}};
+  const json more = post("/v1/responses/input_tokens", next).object();
+  EXPECT_GT(more["input_tokens"], 0) << more;
+  EXPECT_EQ(more["input_tokens"], post("/v1/responses", next).object()["usage"]["input_tokens"]);
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include "server/http/body_fields.h"
 #include "server/http/openai/fields/request_fields.h"
 #include "server/http/openai/responses/responses.h"
-#include "server/serving/chat_prompt.h"
 
 namespace recurve {
 namespace {
@@ -166,43 +165,6 @@ std::string tools_of_response(const ClientJson& body) {
     one["function"] = std::move(function);
   }
   return dump(functions);
-}
-
-Refused count_input_tokens(std::string text, const ServedModel& model, const WorkLimits& limits,
-                           std::string* object) {
-  const size_t bytes = text.size();
-  Conversation conversation{.field = "input"};
-  const auto read = [&](ClientJson& body) {
-    if (find(body, "previous_response_id") != nullptr) {
-      throw BadField("previous_response_id",
-                     "previous_response_id is not counted here: send the items in input");
-    }
-    take_other_tools(body);
-    (void)tool_use_of(body);
-    if (auto instructions = string_of(body, "instructions");
-        instructions && !instructions->empty()) {
-      conversation.messages.push_back({.role = "developer", .content = *std::move(instructions)});
-    }
-    conversation.tools_json = tools_of_response(body);
-    if (const ClientJson* variables = template_variables(body)) {
-      conversation.variables_json = dump(*variables);
-    }
-    read_effort(body, &conversation);
-    for (ChatMessage& message : take_messages_of_input(body, bytes)) {
-      conversation.messages.push_back(std::move(message));
-    }
-  };
-  Refused refused =
-      read_openai_body(std::move(text), limits, OpenAiResource::kResponses, model, read);
-  std::vector<int32_t> ids;
-  if (!refused) {
-    refused = read_messages(std::move(conversation), /*continued=*/false, model.text, limits, &ids);
-  }
-  if (!refused) {
-    *object =
-        fmt::format("{{\"object\":\"response.input_tokens\",\"input_tokens\":{}}}", ids.size());
-  }
-  return refused;
 }
 
 }  // namespace recurve

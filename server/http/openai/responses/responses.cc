@@ -210,6 +210,23 @@ Refused Responses::read_for_session(Conversation messages, bool begin, const Wor
   return {};
 }
 
+// A state has absorbed the answer of its response, except a token that the next request absorbs.
+Refused Responses::count_input(std::string text, const WorkLimits& limits, std::string* object) {
+  std::vector<TextRequest> asked;
+  Refused refused = read(std::move(text), limits, &asked);
+  if (!refused && parsed_ == nullptr) {
+    parsed_ = std::make_unique<ParsedRequest>();
+    refused = validate(std::move(asked.front()), model_->text, limits, parsed_.get());
+  }
+  if (refused) return refused;
+  const Request& request = parsed_->request;
+  const PromptReading& prompt = continues_ ? *request.continued_prompt : request.prompt;
+  auto tokens = static_cast<int64_t>(prompt.ids.size());
+  if (continues_) tokens += previous_->object.at("usage").at("total_tokens").get<int64_t>();
+  *object = dump(json{{"object", "response.input_tokens"}, {"input_tokens", tokens}});
+  return {};
+}
+
 Conversation Responses::conversation(std::vector<ChatMessage> messages) const {
   return {.messages = std::move(messages),
           .tools_json = tools_,

@@ -43,6 +43,10 @@ class Responses final : public AnswerDialect {
   std::string whole() override;
   void ended(bool complete) override;
 
+  // POST /v1/responses/input_tokens, instead of the others: the tokens of the input that a response
+  // to the body would have, with those of the responses before it. Writes the object as JSON.
+  Refused count_input(std::string text, const WorkLimits& limits, std::string* object);
+
  private:
   using Go = std::function<void(Refused)>;
 
@@ -110,9 +114,5 @@ std::string tools_of_response(const ClientJson& body);
 // a list of their types and names: this server has no built-in tools, and the model can call no
 // tool whose input is free text. Throws BadField.
 nlohmann::json take_other_tools(ClientJson& body);
-
-// POST /v1/responses/input_tokens: the tokens of a response's prompt. See UnaryExchange::TextWork.
-Refused count_input_tokens(std::string body, const ServedModel& model, const WorkLimits& limits,
-                           std::string* object);
 
 }  // namespace recurve
