@@ -31,6 +31,12 @@ class AnswerDialect {
     (void)asked, (void)go;
     return true;
   }
+  // Does what must happen after the answers ended and before the end of the response is written.
+  // As prepare(), except that `go` is not called before this returns.
+  virtual bool complete(std::function<void(Refused)> go) {
+    (void)go;
+    return true;
+  }
   // Request `index`, if read() has validated it; null: it has not.
   virtual std::unique_ptr<ParsedRequest> take_parsed(size_t) { return nullptr; }
 

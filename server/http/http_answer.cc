@@ -229,7 +229,18 @@ void HttpAnswer::send(size_t part, const AnswerEvent& event) {
 void HttpAnswer::part_finished(const Refused& refusal) {
   std::lock_guard lock(mutex_);
   if (refusal) fail(refusal);
-  if (--unfinished_ == 0) conclude();
+  if (--unfinished_ > 0) return;
+  const auto go = [self = self_](const Refused& refused) { self->completed(refused); };
+  if (refusal_ || gone_ || dialect_->complete(go)) conclude();
+}
+
+void HttpAnswer::completed(const Refused& refusal) {
+  {
+    std::lock_guard lock(mutex_);
+    if (refusal) fail(refusal);
+    conclude();
+  }
+  write_pending();
 }
 
 // Cancels the other parts, which are useless without this one.

@@ -51,6 +51,7 @@ class HttpAnswer final : public Exchange, private CallRegistry::Call, private Ex
   // Called by the parts, on any thread.
   void send(size_t part, const AnswerEvent& event);
   void part_finished(const Refused& refusal);
+  void completed(const Refused& refusal);
   void write_pending();
   size_t unsent() const;
   void discard();

@@ -36,7 +36,8 @@ Refused check_target(const SessionCommand& command) {
 
 // The name of the command in the audit log; empty: it is not logged.
 std::string_view audit_event(const SessionCommand& command) {
-  if (command.name.starts_with(kReserved)) return {};
+  const bool transfers = command.kind == Kind::kExport || command.kind == Kind::kImport;
+  if (command.name.starts_with(kReserved) && !transfers) return {};
   switch (command.kind) {
     case Kind::kOpen:
       return "session_open";

@@ -40,7 +40,10 @@ ServerCore& core() {
                 .vocab_rows = FakeTokenizer::kSize,
                 .hidden_width = 4,
                 .tokens = {.bos = FakeTokenizer::kBos, .eos = {FakeTokenizer::kEos}},
-                .slots = kMostChoices},
+                .slots = kMostChoices,
+                .read_state = [](std::string_view) -> std::shared_ptr<const ReadyState> {
+                  throw StateError(EndReason::kForeignState, "none is one");
+                }},
                std::move(chat));
     return true;
   }();
@@ -50,11 +53,13 @@ ServerCore& core() {
 
 // A request may ask for what is the client's to see, and its sentence must say something.
 void check_refusal(const Refusal& refusal) {
-  CHECK(refusal.reason == EndReason::kInvalid || refusal.reason == EndReason::kNotFound);
+  CHECK(refusal.reason == EndReason::kInvalid || refusal.reason == EndReason::kNotFound ||
+        refusal.reason == EndReason::kForeignState);
   CHECK(!refusal.message.empty());
 }
 
 void check_request(TextRequest asked) {
+  const bool carries_state = asked.session_is_kept;
   ParsedRequest parsed;
   if (const Refused refused = validate(std::move(asked), core().model()->text, {}, &parsed)) {
     return check_refusal(*refused);
@@ -63,7 +68,7 @@ void check_request(TextRequest asked) {
   CHECK(!request.prompt.ids.empty() || !request.session.empty());
   for (const int32_t id : request.prompt.ids) CHECK(id >= 0 && id < FakeTokenizer::kSize);
   CHECK(!request.streams.empty() && request.streams.size() <= kMostChoices);
-  CHECK(request.session.empty() || request.session.front() != kReserved);
+  CHECK(request.session.empty() || (request.session.front() == kReserved) == carries_state);
 }
 
 void read(AnswerDialect& dialect, std::string_view body) {
@@ -133,6 +138,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Messages messages(core(), {});
   read(messages, body);
   read_embeddings(body);
+  std::string counted;
+  const Refused uncounted = guarded("input", [&] {
+    Responses counts(core(), store, HttpRequest{.caller = kAnyone});
+    return counts.count_input(std::string(body), core().limits(nullptr), &counted);
+  });
+  if (uncounted) check_refusal(*uncounted);
   run(count_tokens, body);
   run(tokenize, body);
   run(detokenize, body);

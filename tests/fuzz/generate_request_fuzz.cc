@@ -1,5 +1,5 @@
-// Any bytes as a GenerateRequest: refused with INVALID_ARGUMENT and a sentence, or turned into a
-// request that keeps its promises to the engine.
+// Any bytes as a GenerateRequest and as an EmbedRequest: refused with INVALID_ARGUMENT and a
+// sentence, or turned into a request that keeps its promises to the engine.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -10,6 +10,7 @@
 #include "kernels/check.h"
 #include "server/rpc/conversions.h"
 #include "server/rpc/messages.h"
+#include "server/serving/embedding.h"
 #include "server/serving/validate.h"
 #include "tests/support/fake_tokenizer.h"
 
@@ -25,7 +26,8 @@ const ModelText& rules() {
                 .eos_ids = {FakeTokenizer::kEos}},
       .max_prompt_tokens = 1000,
       .max_generated_tokens = 1000,
-      .max_choices = 8};
+      .max_choices = 8,
+      .width = 4};
   return made;
 }
 
@@ -39,6 +41,25 @@ void check_promises(const ParsedRequest& parsed) {
   CHECK(!check(request.sampling, rules().vocab).has_value());
   CHECK(request.sampling.max_tokens <= 1000);
   CHECK(parsed.stop_strings.size() <= 16);
+}
+
+void check_refusal(const Refusal& refusal) {
+  CHECK(refusal.reason == EndReason::kInvalid);
+  CHECK(!refusal.message.empty());
+}
+
+void read_embed(std::string_view bytes) {
+  v1::EmbedRequest message;
+  Refused refused = parse(bytes, &message);
+  if (!refused) refused = check_known(message);
+  int32_t dimensions = 0;
+  if (!refused) {
+    const EmbedRequest asked = to_embed(std::move(message));
+    CHECK(asked.pooling == Pooling::kLast || asked.pooling == Pooling::kMean);
+    refused = check_dimensions(asked, rules(), &dimensions);
+  }
+  if (refused) return check_refusal(*refused);
+  CHECK(dimensions >= 1 && dimensions <= rules().width);
 }
 
 }  // namespace
@@ -56,8 +77,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!refused) {
     recurve::check_promises(parsed);
   } else {
-    CHECK(refused->reason == recurve::EndReason::kInvalid);
-    CHECK(!refused->message.empty());
+    recurve::check_refusal(*refused);
   }
+  recurve::read_embed(std::string_view(reinterpret_cast<const char*>(data), size));
   return 0;
 }

@@ -44,7 +44,10 @@ class HttpFixture : public ::testing::Test {
                  .hidden_width = 4,
                  .system_fingerprint = "fp_fake",
                  .tokens = {.bos = FakeTokenizer::kBos, .eos = {FakeTokenizer::kEos}},
-                 .slots = 8},
+                 .slots = 8,
+                 .read_state = [](std::string_view) -> std::shared_ptr<const ReadyState> {
+                   throw StateError(EndReason::kForeignState, "none is one");
+                 }},
                 std::move(chat));
   }
   void TearDown() override {

@@ -28,6 +28,8 @@ constexpr RequestField kMessagesFields[] = {
     {"output_config", kM, kHarmless, {"{}"}, "is used with an answer only"},
     {"thinking", kMT, kRefused},
     {"container", 0, kRefused},
+    {"state", 0, kRefused},
+    {"return_state", 0, kRefused, {"false"}},
     {"compaction", 0, kRefused},
     {"thread", 0, kRefused},
     {"mcp_servers", 0, kRefused, {"[]"}},

@@ -15,6 +15,7 @@ Refused ChatCompletions::read(std::string text, const WorkLimits& limits,
   const auto read = [&](ClientJson& body) {
     TextRequest& to = asked->emplace_back(TextRequest{.session = session_});
     read_common(body, &to, &form_);
+    state_.read(body);
     read_constraint(body, &to);
     Conversation& conversation = to.prompt.emplace<Conversation>(conversation_of(body, bytes));
     read_effort(body, &conversation);
@@ -33,7 +34,9 @@ Refused ChatCompletions::read(std::string text, const WorkLimits& limits,
     if (logprobs) to.logprobs = top.value_or(0);
     allot(1);
   };
-  return read_openai_body(std::move(text), limits, OpenAiResource::kChatCompletions, *model_, read);
+  Refused refused =
+      read_openai_body(std::move(text), limits, OpenAiResource::kChatCompletions, *model_, read);
+  return refused ? refused : state_.apply(asked);
 }
 
 json ChatCompletions::part(const Part& of, json logprobs) const {

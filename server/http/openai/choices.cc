@@ -156,6 +156,10 @@ std::string Choices::stream_end() {
     events = fmt::format("data: {{\"choices\":[]{},\"usage\":{}}}\n\n", constant_fields(),
                          dump(usage()));
   }
+  if (!state_.taken().empty()) {
+    events += fmt::format("data: {{\"choices\":[]{},\"state\":\"{}\"}}\n\n", constant_fields(),
+                          state_.taken());
+  }
   return events + "data: [DONE]\n\n";
 }
 
@@ -176,6 +180,7 @@ std::string Choices::whole() {
     all["choices"].push_back(part(one, std::move(of.logprobs)));
   }
   all["usage"] = usage();
+  if (!state_.taken().empty()) all["state"] = state_.taken();
   return dump(all);
 }
 

@@ -8,6 +8,7 @@
 
 #include "server/http/answer_dialect.h"
 #include "server/http/exchange.h"
+#include "server/http/openai/carried_state.h"
 #include "server/http/openai/fields/request_fields.h"
 #include "server/http/openai/logprobs.h"
 #include "server/serving/server_core.h"
@@ -19,6 +20,11 @@ namespace recurve {
 class Choices : public AnswerDialect {
  public:
   bool streams() const final { return form_.stream; }
+  bool prepare(std::vector<TextRequest>*, std::function<void(Refused)> go) final {
+    return state_.open(std::move(go));
+  }
+  bool complete(std::function<void(Refused)> go) final { return state_.take(std::move(go)); }
+  void ended(bool) final { state_.close(); }
   std::string take(size_t index, const AnswerEvent& event) final;
   std::string stream_end() final;
   std::string broken(const Refusal& refusal) final;
@@ -26,8 +32,11 @@ class Choices : public AnswerDialect {
 
  protected:
   // `core` outlives it.
-  Choices(const ServerCore& core, const HttpRequest& request)
-      : core_(core), id_(request.request_id), created_(std::time(nullptr)) {}
+  Choices(ServerCore& core, const HttpRequest& request)
+      : core_(core),
+        state_(core, request.caller),
+        id_(request.request_id),
+        created_(std::time(nullptr)) {}
 
   // A choice so far.
   struct Choice {
@@ -69,6 +78,7 @@ class Choices : public AnswerDialect {
   const ServerCore& core_;
   const std::shared_ptr<ServedModel> model_ = core_.model();
   OpenAiForm form_;
+  CarriedState state_;
   std::vector<Choice> choices_;            // of all requests; see allot()
   std::vector<RequestAccepted> accepted_;  // a request
   void allot(size_t requests);             // once read

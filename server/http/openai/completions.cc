@@ -114,6 +114,7 @@ Refused Completions::read(std::string text, const WorkLimits& limits,
   bool echo = false;
   const auto read = [&](ClientJson& body) {
     read_common(body, &common, &form_);
+    state_.read(body);
     common.max_tokens = int32_of(body, "max_tokens").value_or(kDefaultCompletionTokens);
     read_constraint(body, &common);
     common.logprobs = int32_of(body, "logprobs");
@@ -128,9 +129,10 @@ Refused Completions::read(std::string text, const WorkLimits& limits,
     if (prompts.size() > 1 && !common.session.empty()) {
       throw BadField("prompt", "prompt must be one prompt with a session, got several");
     }
-    if (echo && !common.session.empty()) {
+    if (echo && (!common.session.empty() || state_.is_used())) {
       throw BadField("echo",
-                     "echo must be false with a session: its earlier prompts are not stored");
+                     "echo must be false with a session or a state: its earlier prompts are not "
+                     "stored");
     }
     if (echo) check_echo(prompts, common.choices, model_->text);
   };
@@ -148,7 +150,7 @@ Refused Completions::read(std::string text, const WorkLimits& limits,
     if (Refused refused = read_echo(limits, &asked->back())) return refused;
   }
   allot(asked->size());
-  return {};
+  return state_.apply(asked);
 }
 
 // The scores of a prompt are gathered in a stream too: they are sent with the first event.

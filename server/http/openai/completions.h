@@ -10,7 +10,7 @@ namespace recurve {
 // the prompts. With echo, a choice's text and log-probabilities begin with those of the prompt.
 class Completions final : public Choices {
  public:
-  Completions(const ServerCore& core, const HttpRequest& request)
+  Completions(ServerCore& core, const HttpRequest& request)
       : Choices(core, request), caller_(request.caller), session_(request.session) {}
 
   Refused read(std::string text, const WorkLimits& limits,
@@ -44,7 +44,7 @@ class Completions final : public Choices {
 // /v1/chat/completions: answers to messages.
 class ChatCompletions final : public Choices {
  public:
-  ChatCompletions(const ServerCore& core, const HttpRequest& request)
+  ChatCompletions(ServerCore& core, const HttpRequest& request)
       : Choices(core, request), session_(request.session) {}
 
   Refused read(std::string text, const WorkLimits& limits,

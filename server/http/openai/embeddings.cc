@@ -1,12 +1,12 @@
 #include "server/http/openai/embeddings.h"
 
 #include <fmt/format.h>
-#include <openssl/evp.h>
 
 #include <bit>
 #include <iterator>
 #include <utility>
 
+#include "server/http/base64.h"
 #include "server/http/body_fields.h"
 #include "server/http/connection.h"
 #include "server/http/openai/fields/field_table.h"
@@ -56,13 +56,9 @@ bool is_base64(const ClientJson& body) {
 }
 
 // Of the values as little-endian floats.
-void append_base64(const std::vector<float>& values, std::string* to) {
+std::string_view bytes_of(const std::vector<float>& values) {
   static_assert(std::endian::native == std::endian::little);
-  const size_t bytes = values.size() * sizeof(float), begin = to->size();
-  to->resize(begin + 4 * ((bytes + 2) / 3) + 1);  // and a final zero
-  EVP_EncodeBlock(reinterpret_cast<uint8_t*>(to->data() + begin),
-                  reinterpret_cast<const uint8_t*>(values.data()), static_cast<int>(bytes));
-  to->pop_back();
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
 }
 
 }  // namespace
@@ -143,7 +139,7 @@ void Embeddings::append(const Embedded& one) {
                          one.input > 0 ? "," : "", one.input);
   if (base64_) {
     object_ += '"';
-    append_base64(one.values, &object_);
+    append_base64(bytes_of(one.values), &object_);
     object_ += "\"}";
   } else {
     fmt::format_to(std::back_inserter(object_), "[{}]}}", fmt::join(one.values, ","));

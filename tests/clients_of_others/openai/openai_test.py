@@ -1,5 +1,6 @@
 """OpenAI's own client: the same tests at its current major and the one before."""
 
+import base64
 import json
 import logging
 import os
@@ -388,6 +389,8 @@ def test_conversations_branch_from_a_response(client):
         for text in ("Sing.", "Be quiet.", "Sing.")
     ]
     assert ways[0].output_text == ways[2].output_text != ways[1].output_text
+    counted = client.responses.input_tokens.count(input="Sing.", previous_response_id=first.id)
+    assert counted.input_tokens == ways[0].usage.input_tokens
     absorbed = first.usage.total_tokens - 1  # its last token is pending
     assert [w.usage.input_tokens_details.cached_tokens for w in ways] == [absorbed] * 3
     # Running requests are not stored: they have no name and cannot be read.
@@ -402,12 +405,42 @@ def test_conversations_branch_from_a_response(client):
     )
     assert other.usage.input_tokens_details.cached_tokens == 0
     assert other.usage.input_tokens > ways[0].usage.input_tokens
+    anew = client.responses.input_tokens.count(
+        input="Sing.", previous_response_id=first.id, instructions="Be brief."
+    )
+    assert anew.input_tokens == other.usage.input_tokens
     # A branch outlives what it branched from.
     client.responses.delete(first.id)
     with pytest.raises(openai.NotFoundError, match=first.id):
         client.responses.create(input="Sing.", previous_response_id=first.id, **more)
     on = client.responses.create(input="Go on.", previous_response_id=ways[1].id, **more)
     assert on.usage.input_tokens_details.cached_tokens == ways[1].usage.total_tokens - 1
+
+
+def test_a_client_carries_the_state_itself(client):
+    """What a session of the server says is said, to the same tokens, by requests of which the server stores nothing."""
+    turns = ["Once upon a time", " and then", ""]
+    more = {"max_tokens": 12, "model": "books", "seed": 5}
+    client.post("/sessions", body={"session": "stored"}, cast_to=object)
+    stored = [client.completions.create(prompt=text, **more, extra_body={"session": "stored"}) for text in turns]
+    client.delete("/sessions/stored", cast_to=object)
+    carried, state = [], None
+    for text in turns:
+        extra = {"return_state": True, "state": state}
+        carried.append(client.completions.create(prompt=text, **more, extra_body=extra))
+        state = carried[-1].state
+        assert base64.b64decode(state, validate=True).startswith(b"RCRVSTAT")
+    assert [(c.choices[0].text, c.usage) for c in carried] == [(c.choices[0].text, c.usage) for c in stored]
+    chunks = list(
+        client.completions.create(
+            prompt=" and then", stream=True, **more, extra_body={"return_state": True, "state": carried[0].state}
+        )
+    )
+    assert chunks[-1].choices == [] and chunks[-1].state == carried[1].state
+    assert "".join(c.choices[0].text for c in chunks if c.choices) == carried[1].choices[0].text
+    for damaged, why in (("!", "base64"), ("AAAA", "cannot be imported"), (state[:-400], "cannot be imported")):
+        with pytest.raises(openai.BadRequestError, match=why):
+            client.completions.create(prompt="x", **more, extra_body={"state": damaged})
 
 
 def test_a_chain_is_what_a_session_of_the_same_messages_is(client):

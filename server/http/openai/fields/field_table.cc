@@ -87,6 +87,8 @@ constexpr RequestField kFields[] = {
      "an answer is the same with and without the cache"},
     // Of this server, and of others with the same meaning.
     {"session", kCH, kRefused},
+    {"state", kCH, kRefused},
+    {"return_state", kCH, kRefused, {"false"}},
     {"priority", kAll | kE, kHarmless},
     {"prefix", kAll, kHarmless},
     {"prefix_points", kAll, kHarmless, {"[]"}},
