@@ -141,6 +141,7 @@ class CpuBackend : public HostBackend {
   CpuBackend(std::string name, const Kernels& kernels, int threads)
       : HostBackend(std::move(name), kernels), pool_(threads) {}
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<cpu::CpuStream>(pool_); }
+  int threads() const override { return pool_.threads(); }
 
  private:
   cpu::ThreadPool pool_;

@@ -95,6 +95,8 @@ class Backend {
   virtual std::unique_ptr<Event> make_event();
   // Whether kernels read and write any memory of the process.
   virtual bool computes_on_host() const { return false; }
+  // Threads that compute an op together.
+  virtual int threads() const { return 1; }
   // Whether calls queue their work and return, or return when it is done.
   virtual bool queues() const { return false; }
 

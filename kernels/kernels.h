@@ -65,6 +65,7 @@ struct OpTable : Places... {
                                         Stream&>) {
         op.run = run;
         op.implementation = implementation;
+        op.scratch = nullptr;
       }
     });
   }

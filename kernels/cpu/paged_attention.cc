@@ -323,9 +323,13 @@ constexpr int64_t kQueries = 48;
 // Bytes of the sums of parts that wait to be joined, at most.
 constexpr int64_t kMostSums = 32 << 20;
 
+int64_t rows_of_block(const PagedAttentionArgs& a) {
+  return std::max<int64_t>(1, kQueries / (a.H / a.HK));
+}
+
 // Rows of slot 0 are in none: nothing is asked of them.
 std::vector<QueryBlock> blocks_of(const PagedAttentionArgs& a) {
-  const int64_t rows = std::max<int64_t>(1, kQueries / (a.H / a.HK));
+  const int64_t rows = rows_of_block(a);
   std::vector<QueryBlock> blocks;
   for (int seq = 0; seq < a.seqs.num_seqs; ++seq) {
     const int64_t first = a.seqs.begin[seq], end = a.seqs.begin[seq + 1];
@@ -410,6 +414,15 @@ std::vector<PartsOfBlock> pieces_of(const std::vector<QueryBlock>& blocks, int64
 }
 
 }  // namespace
+
+ScratchBytes scratch_of(const PagedAttentionArgs& a) {
+  const int64_t queries = rows_of_block(a) * (a.H / a.HK), sums = QuerySums::floats(queries, a.D);
+  const int64_t blocks = (ceil_div(a.seqs.rows, rows_of_block(a)) + a.seqs.num_seqs) * a.HK;
+  const int64_t parts = ceil_div(a.keys.most * kPageTokens, kAttentionPart);
+  const auto bytes = [](int64_t floats) { return static_cast<size_t>(floats) * sizeof(float); };
+  return {.call = std::min<size_t>(bytes(blocks * parts * sums), kMostSums),
+          .thread = bytes(queries * kAttentionPart + 2 * sums)};
+}
 
 // A thread takes a block of queries over all of its parts, or, where that is more than its share,
 // some of the parts.

@@ -172,6 +172,10 @@ void keep_rows(const RingAttentionArgs& a, int seq) {
 
 }  // namespace
 
+ScratchBytes scratch_of(const RingAttentionArgs& a) {
+  return {.thread = static_cast<size_t>(a.H / a.HK) * static_cast<size_t>(a.W) * sizeof(float)};
+}
+
 // One thread a row and a head of keys; rings are written when all rows have been read.
 void run(const RingAttentionArgs& args, Stream& stream) {
   std::vector<int> seq_of(static_cast<size_t>(args.seqs.rows));

@@ -45,6 +45,10 @@ void run(const PositionsArgs& args, Stream&) {
   }
 }
 
+ScratchBytes scratch_of(const RotaryArgs& args) {
+  return {.thread = static_cast<size_t>(args.D) * sizeof(float)};
+}
+
 // The angles are the same for all heads, so that their functions, taken in double and one by one,
 // cost little next to the rest.
 void run(const RotaryArgs& args, Stream& stream) {

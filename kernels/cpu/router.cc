@@ -108,11 +108,19 @@ void sort_pairs(const RouterArgs& a) {
   a.begin[0] = 0;
 }
 
+size_t scratch_values(const RouterArgs& a) {
+  return static_cast<size_t>(2 * a.E + a.groups + a.top_groups);
+}
+
 }  // namespace
+
+ScratchBytes scratch_of(const RouterArgs& args) {
+  return {.thread = scratch_values(args) * sizeof(float)};
+}
 
 void run(const RouterArgs& args, Stream& stream) {
   for_blocks(pool_of(stream), args.rows, 8 * int64_t{args.E}, [&](int64_t begin, int64_t end) {
-    float* const s = scratch(static_cast<size_t>(2 * args.E + args.groups + args.top_groups));
+    float* const s = scratch(scratch_values(args));
     auto* const groups = reinterpret_cast<int32_t*>(s + 2 * args.E + args.groups);
     for (int64_t row = begin; row < end; ++row) route_row(args, row, s, groups);
   });

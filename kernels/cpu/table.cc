@@ -7,6 +7,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 #include "kernels/cpu/formats/table.h"
 #include "kernels/cpu/isa.h"
@@ -69,6 +70,13 @@ void fill(Kernels& kernels) {
               [](const auto& args, Stream& stream) -> decltype(cpu::run(args, stream)) {
                 cpu::run(args, stream);
               });
+  Kernels::for_each_op([&](const char*, auto member) {
+    auto& op = kernels.*member;
+    using Args = typename std::remove_reference_t<decltype(op)>::Args;
+    if constexpr (requires(const Args& args) { cpu::scratch_of(args); }) {
+      op.scratch = [](const Args& args) { return cpu::scratch_of(args); };
+    }
+  });
   put_formats(kernels, implementation());
 }
 

@@ -43,6 +43,21 @@ void run(const PagedAttentionArgs& args, Stream& stream);
 void run(const RouterArgs& args, Stream& stream);
 void run(const ExpertLinearArgs& args, Stream& stream);
 
+// Op::scratch of those that have some.
+ScratchBytes scratch_of(const LinearArgs& args);
+ScratchBytes scratch_of(const MlstmArgs& args);
+ScratchBytes scratch_of(const SsdArgs& args);
+ScratchBytes scratch_of(const SelectiveScanArgs& args);
+ScratchBytes scratch_of(const GlaArgs& args);
+ScratchBytes scratch_of(const RotaryArgs& args);
+ScratchBytes scratch_of(const HeadwiseLinearArgs& args);
+ScratchBytes scratch_of(const Rwkv7Args& args);
+ScratchBytes scratch_of(const DeltaRuleArgs& args);
+ScratchBytes scratch_of(const RingAttentionArgs& args);
+ScratchBytes scratch_of(const PagedAttentionArgs& args);
+ScratchBytes scratch_of(const RouterArgs& args);
+ScratchBytes scratch_of(const ExpertLinearArgs& args);
+
 // Writes these ops over those of the table: the ones that are declared above.
 void fill(Kernels& kernels);
 

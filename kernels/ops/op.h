@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <functional>
 #include <string>
 #include <vector>
@@ -7,6 +8,12 @@ namespace recurve {
 
 class Stream;
 struct WeightFormat;
+
+// Memory that an implementation allocates at the first call of a size and then keeps, in bytes.
+struct ScratchBytes {
+  size_t call = 0;    // of the thread that calls
+  size_t thread = 0;  // of each thread that computes, the one that calls among them
+};
 
 // One op of a backend: the function, and the name of the implementation behind it for the start-up
 // table ("reference", "cpu/avx3").
@@ -28,6 +35,8 @@ struct Op {
   // Not set: it takes all that its header allows. Families ask before they load anything, so that a
   // kernel never meets what does not fit.
   std::function<std::string(const Args&)> cannot = {};
+  // The most that arguments of these sizes need, read like those of `cannot`. Null: nothing.
+  ScratchBytes (*scratch)(const Args&) = nullptr;
   void operator()(const Args& args, Stream& stream) const { run(args, stream); }
 };
 
@@ -39,6 +48,7 @@ struct MatrixOp : Op<ArgsType> {
     const WeightFormat* format;
     void (*run)(const ArgsType&, Stream&);
     const char* implementation;
+    ScratchBytes (*scratch)(const ArgsType&) = nullptr;
   };
   std::vector<Packed> packed;
 

@@ -109,6 +109,7 @@ void gather(std::span<const float> row, float max, double inverse_temperature,
   const auto k = static_cast<size_t>(params.top_k);
   Candidates& candidates = scratch->candidates;
   candidates.clear();
+  candidates.reserve(k > 0 ? std::min(2 * (k + 32) + 2, row.size()) : row.size());
   for (size_t id = 0; id < row.size(); ++id) {
     if (scratch->weights[id] < least) continue;
     const double nats = nats_below(row[id], max, inverse_temperature);
@@ -209,6 +210,11 @@ SampleResult sample_row(std::span<const float> row, const RowMax& raw, const Slo
 }
 
 }  // namespace
+
+ScratchBytes scratch_of(const SampleArgs& args) {
+  const size_t of_id = sizeof(float) + sizeof(uint64_t) + sizeof(Candidate);
+  return {.call = static_cast<size_t>(args.V) * of_id + kMostTop * sizeof(TopLogit), .thread = 0};
+}
 
 void run(const SampleArgs& args, Stream&) {
   thread_local Scratch scratch;

@@ -14,6 +14,7 @@ Kernels table() {
     kernels.linear.put({format, kernels.linear.run, "reference"});
     kernels.expert_linear.put({format, kernels.expert_linear.run, "reference"});
   }
+  kernels.sample.scratch = scratch_of;
   kernels.rwkv7.bf16_state = kernels.delta_rule.bf16_state = true;
   return kernels;
 }

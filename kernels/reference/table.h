@@ -46,6 +46,9 @@ void run(const PagedAttentionArgs& args, Stream& stream);
 void run(const RouterArgs& args, Stream& stream);
 void run(const ExpertLinearArgs& args, Stream& stream);
 
+// Op::scratch of the one that has some.
+ScratchBytes scratch_of(const SampleArgs& args);
+
 // Writes into a table all that it lists.
 template <typename Table>
 void fill(Table& kernels) {

@@ -76,6 +76,9 @@ class Engine {
   // Any thread: run() ends the remaining requests with kDraining and returns.
   void abandon();
 
+  // Of an engine in a dry run: calls the ops of the largest step, which count their scratch.
+  void call_largest_step() { runner_.run_largest(); }
+
   // One step. False if there was nothing to compute.
   bool step();
   // States are being copied. Sequences wait for theirs; the end of a copy wakes the queue.

@@ -22,6 +22,9 @@ class StepRunner {
   // 4, 8, 16, then multiples of 8 up to all slots. progress: called after each.
   void record(const std::function<void(int done, int total)>& progress);
 
+  // The largest step there may be, with anything in it: on a backend that counts what it needs.
+  void run_largest() { compute(most_); }
+
   // Queues the step. Steps finish in the order of their launches.
   void launch(Batch& batch);
   // Waits until the results of the step may be read.

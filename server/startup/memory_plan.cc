@@ -74,7 +74,7 @@ class DryRun {
     return named > 0 ? std::min(named, counted) : counted;
   }
   // What an engine allocates without the states and their pages.
-  size_t steps(int slots) {
+  StepMemory steps(int slots) {
     AdmissionQueue queue(1);
     PublishedStats stats;
     EngineMetrics metrics;
@@ -82,7 +82,9 @@ class DryRun {
     Engine engine(
         *model_, backend_, {.rows = vocab, .usable = vocab, .eos_ids = {}}, queue, stats, metrics,
         engine_options(options_, slots, 0, 0, {.pages = 0, .most_tokens = most_tokens()}));
-    return backend_.allocated() - weights_ - state() * (static_cast<size_t>(slots) + 1);
+    if (backend_.computes_on_host()) engine.call_largest_step();
+    return {.buffers = backend_.allocated() - weights_ - state() * (static_cast<size_t>(slots) + 1),
+            .scratch = backend_.take_scratch()};
   }
 
  private:
@@ -115,7 +117,7 @@ size_t MemoryPlan::known(int slots) const {
 
 size_t MemoryPlan::total(int slots) const {
   const size_t known = this->known(slots);
-  return known > free ? known : known + steps(slots);
+  return known > free ? known : known + steps(slots).total();
 }
 
 int MemoryPlan::most_slots(int limit) const {
@@ -129,8 +131,9 @@ int MemoryPlan::most_slots(int limit) const {
 
 std::string MemoryPlan::arithmetic(int slots) const {
   const bool all = known(slots) <= free;
+  const StepMemory of_steps = all ? steps(slots) : StepMemory();
   return fmt::format(
-      "weights {:.2f} + states ({} + 1) x {:.4f} = {:.2f}{} + reserve {:.2f}{}{}{}{}{} = {:.2f} "
+      "weights {:.2f} + states ({} + 1) x {:.4f} = {:.2f}{} + reserve {:.2f}{}{}{}{}{}{} = {:.2f} "
       "GiB{}; {:.2f} GiB are free{}",
       gib(weights), slots, gib(state), gib(states(slots)),
       page > 0 ? fmt::format(" + pages {:.2f}", gib(pages_for(slots))) : "", gib(reserve),
@@ -138,7 +141,9 @@ std::string MemoryPlan::arithmetic(int slots) const {
       on_host && constraints > 0 ? fmt::format(" + constraints {:.2f}", gib(constraints)) : "",
       on_host && sessions > 0 ? fmt::format(" + sessions {:.2f}", gib(sessions)) : "",
       on_host && prefixes > 0 ? fmt::format(" + prefixes {:.2f}", gib(prefixes)) : "",
-      all ? fmt::format(" + activations, logits and sampling {:.2f}", gib(steps(slots))) : "",
+      all ? fmt::format(" + activations, logits and sampling {:.2f}", gib(of_steps.buffers)) : "",
+      of_steps.scratch > 0 ? fmt::format(" + scratch of kernels {:.2f}", gib(of_steps.scratch))
+                           : "",
       gib(total(slots)), all ? "" : " before activations and logits", gib(free),
       mapped > 0 ? fmt::format(", for {:.2f} of mapped weights too", gib(mapped)) : "");
 }

@@ -10,6 +10,13 @@ namespace recurve {
 
 class Backend;
 
+// What steps need in addition to weights and states.
+struct StepMemory {
+  size_t buffers = 0;  // activations, logits, sampling
+  size_t scratch = 0;  // of the kernels, which allocate it in the first steps
+  size_t total() const { return buffers + scratch; }
+};
+
 // The memory that the server will allocate on the device, and on the host for sessions, in bytes.
 // Computed before any of it is allocated.
 struct MemoryPlan {
@@ -26,8 +33,7 @@ struct MemoryPlan {
   int64_t most_tokens = 0;
   size_t pages = 0;    // bytes of all; set by plan_pages(), and the least there may be before
   size_t reserve = 0;  // for the driver: code, recorded steps
-  // Everything else: activations, logits, sampling.
-  std::function<size_t(int slots)> steps;
+  std::function<StepMemory(int slots)> steps;
   // On the host.
   size_t preempted = 0;    // states of requests that gave up their pages; set by plan_pages()
   size_t sessions = 0;     // and marks; set by plan_sessions()

@@ -53,6 +53,15 @@ void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   void* allocated = std::malloc(bytes);
   return allocated == nullptr ? nullptr : recurve::testing::counted(allocated);
 }
+void* operator new(size_t bytes, std::align_val_t alignment) {
+  const auto unit = static_cast<size_t>(alignment);
+  void* allocated = std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit);
+  if (allocated == nullptr) throw std::bad_alloc();
+  return recurve::testing::counted(allocated);
+}
+void operator delete(void* allocated, std::align_val_t) noexcept {
+  recurve::testing::release_counted(allocated);
+}
 void operator delete(void* allocated) noexcept { recurve::testing::release_counted(allocated); }
 void operator delete[](void* allocated) noexcept { recurve::testing::release_counted(allocated); }
 void operator delete(void* allocated, size_t) noexcept {

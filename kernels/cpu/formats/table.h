@@ -14,11 +14,11 @@ void put_format(Kernels& kernels, const WeightFormat& format, const char* implem
   kernels.linear.put(
       {&format,
        [](const LinearArgs& args, Stream& stream) { linear_with(CHOOSE(args), args, stream); },
-       implementation});
+       implementation, [](const LinearArgs& args) { return scratch_with(CHOOSE(args), args); }});
   kernels.expert_linear.put(
       {&format,
        [](const ExpertLinearArgs& args, Stream& stream) { experts_with(CHOOSE, args, stream); },
-       implementation});
+       implementation, [](const ExpertLinearArgs& args) { return scratch_with(CHOOSE, args); }});
 }
 
 // All of these formats.

@@ -68,6 +68,21 @@ struct Workspace {
   AlignedMemory rows, rounded, products;
 };
 
+// Outputs of a task that computes gates: as many of both halves.
+int64_t gate_step(const LinearProducts& products, const ExpertLinearArgs& a) {
+  const int64_t half = a.outputs() / 2;
+  if (half % products.outputs != 0) return half;
+  const int64_t groups =
+      products.outputs_at_once(rows_of(a.W, 0, a.outputs())) / 2 / products.outputs;
+  return std::max<int64_t>(groups, 1) * products.outputs;
+}
+
+// Parts that so many rows may come to.
+int64_t most_parts(const ExpertLinearArgs& a) {
+  const int64_t pairs = int64_t{a.rows} * a.top;
+  return std::min<int64_t>(a.E, pairs) + pairs / kMostRows;
+}
+
 class ExpertProducts {
  public:
   ExpertProducts(ChooseProducts choose, const ExpertLinearArgs& args)
@@ -75,6 +90,7 @@ class ExpertProducts {
     static std::atomic<uint64_t> calls = 0;
     call_ = ++calls;
     parts_.clear();
+    parts_.reserve(static_cast<size_t>(most_parts(a_)));
     for (int64_t e = 0; e < a_.E; ++e) {
       const int64_t first = a_.begin == nullptr ? 0 : a_.begin[e];
       const int64_t last = a_.begin == nullptr ? a_.rows : a_.begin[e + 1];
@@ -92,12 +108,7 @@ class ExpertProducts {
     tasks.clear();
     const int64_t half = a_.outputs() / 2;
     for (size_t p = 0; p < parts_.size(); ++p) {
-      const LinearProducts& products = parts_[p].products;
-      const int64_t step =
-          half % products.outputs != 0
-              ? half
-              : std::max(outputs_at_once(products) / 2 / products.outputs, int64_t{1}) *
-                    products.outputs;
+      const int64_t step = gate_step(parts_[p].products, a_);
       for (int64_t n = 0; n < half; n += step) tasks.push_back({p, n, std::min(n + step, half)});
     }
     const Task* const all = tasks.data();
@@ -131,16 +142,6 @@ class ExpertProducts {
   LinearArgs layer(const Part& part) const {
     return {.rows = static_cast<int>(part.rows),
             .W = rows_of(a_.W, part.expert * a_.outputs(), a_.outputs())};
-  }
-
-  // Outputs whose weights stay in the cache while rows pass by.
-  int64_t outputs_at_once(const LinearProducts& products) const {
-    if (products.rows_stay) return a_.outputs();
-    const int64_t K = a_.W.K, bytes = products.weight_bytes != nullptr
-                                          ? products.weight_bytes(K)
-                                          : format_of(a_.W).row_bytes(K);
-    const int64_t groups = products.cache_bytes / std::max<int64_t>(bytes, 1) / products.outputs;
-    return std::max<int64_t>(groups, 1) * products.outputs;
   }
 
   const float* row(int64_t position) const {
@@ -202,7 +203,7 @@ class ExpertProducts {
 
   void add_some(const Task& task) const {
     const Part& part = parts_[task.part];
-    const int64_t N = a_.outputs(), step = outputs_at_once(part.products);
+    const int64_t N = a_.outputs(), step = part.products.outputs_at_once(layer(part).W);
     for (int64_t n = task.begin; n < task.end; n += step) {
       const int64_t end = std::min(n + step, task.end);
       const float* z = multiply(task.part, n, end);
@@ -230,6 +231,30 @@ void experts_with(ChooseProducts choose, const ExpertLinearArgs& args, Stream& s
   } else {
     products.add_all(pool_of(stream));
   }
+}
+
+// Of experts with one row and with many, which may be multiplied in different ways.
+ScratchBytes scratch_with(ChooseProducts choose, const ExpertLinearArgs& a) {
+  const Matrix W = rows_of(a.W, 0, a.outputs());
+  const bool gates = a.weight == nullptr;
+  const auto parts = static_cast<size_t>(most_parts(a));
+  ScratchBytes bytes{.call = parts * sizeof(Part), .thread = 0};
+  size_t blocks = 0, rounded = 0, tasks = 0;
+  for (const int64_t rows : {int64_t{1}, std::min<int64_t>(a.rows, kMostRows)}) {
+    const LinearProducts products = choose({.rows = static_cast<int>(rows), .W = W});
+    if (products.round != nullptr) {
+      rounded = static_cast<size_t>(kMostRows * products.rounded_bytes(W.K));
+    }
+    if (products.block_scratch != nullptr) {
+      blocks = std::max(blocks, products.block_scratch(W.K, rows, W.N));
+    }
+    tasks = std::max(tasks, static_cast<size_t>(ceil_div(W.N / 2, gate_step(products, a))));
+  }
+  if (gates) bytes.call += 3 * parts * tasks * sizeof(Task);  // a vector that grows
+  const bool copies = gates && a.pair != nullptr && a.rows > 1;
+  bytes.thread = rounded + blocks +
+                 static_cast<size_t>(kMostRows * (W.N + (copies ? W.K : 0))) * sizeof(float);
+  return bytes;
 }
 
 }  // namespace recurve::cpu

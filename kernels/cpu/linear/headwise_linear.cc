@@ -121,6 +121,11 @@ namespace recurve::cpu {
 HWY_EXPORT(headwise_part);
 HWY_EXPORT(headwise_quads);
 
+ScratchBytes scratch_of(const HeadwiseLinearArgs& args) {
+  const bool quads = args.W.K == 4 && args.W.N == 4 * int64_t{args.H};
+  return {.thread = quads ? static_cast<size_t>(4 * args.W.N) * sizeof(float) : 0};
+}
+
 void run(const HeadwiseLinearArgs& args, Stream& stream) {
   CHECK(args.W.dtype == DType::kBF16 || args.W.dtype == DType::kF32);
   const int64_t rows = args.rows, H = args.H, K = args.W.K, N = args.W.N / H;

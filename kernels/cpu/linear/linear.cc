@@ -106,6 +106,11 @@ Tasks divide(const LinearProducts& products, const LinearArgs& args, int threads
   return tasks;
 }
 
+// What linear_with() computes on the way from x to y: rows (rows, K) of a norm, then (rows, N)
+// before a gate.
+int64_t normed_floats(const LinearArgs& a) { return a.norm != nullptr ? a.rows * a.W.K : 0; }
+int64_t gated_floats(const LinearArgs& a) { return a.swiglu ? a.rows * a.W.N : 0; }
+
 // Without norm, gate and cap.
 void bare_linear(const LinearProducts& products, const LinearArgs& args, Stream& stream) {
   ThreadPool& pool = pool_of(stream);
@@ -141,9 +146,8 @@ void bare_linear(const LinearProducts& products, const LinearArgs& args, Stream&
 void linear_with(const LinearProducts& products, const LinearArgs& args, Stream& stream) {
   if (args.rows == 0 || args.W.N == 0) return;
   const int outputs = static_cast<int>(args.outputs());
-  const int64_t normed = args.norm != nullptr ? args.rows * args.W.K : 0;
-  const int64_t z = args.swiglu ? args.rows * args.W.N : 0;
-  float* between = scratch(static_cast<size_t>(normed + z));  // (rows, K), then (rows, N)
+  const int64_t normed = normed_floats(args);
+  float* between = scratch(static_cast<size_t>(normed + gated_floats(args)));
   LinearArgs bare = args;
   bare.norm = nullptr;
   if (args.norm != nullptr) {
@@ -170,6 +174,39 @@ void linear_with(const LinearProducts& products, const LinearArgs& args, Stream&
     run(SoftCapArgs{.count = int64_t{args.rows} * outputs, .cap = args.soft_cap, .x = args.y},
         stream);
   }
+}
+
+int64_t LinearProducts::outputs_at_once(const Matrix& W) const {
+  if (rows_stay) return W.N;
+  const int64_t bytes = weight_bytes != nullptr ? weight_bytes(W.K) : format_of(W).row_bytes(W.K);
+  return std::max<int64_t>(cache_bytes / std::max<int64_t>(bytes, 1) / outputs, 1) * outputs;
+}
+
+ScratchBytes scratch_with(const LinearProducts& products, const LinearArgs& a) {
+  ScratchBytes bytes;
+  bytes.call = static_cast<size_t>(normed_floats(a) + gated_floats(a)) * sizeof(float);
+  const auto rows = static_cast<size_t>(a.rows);
+  if (products.round != nullptr) {
+    const auto row = static_cast<size_t>(products.rounded_bytes(a.W.K));
+    bytes.call += rows * row;
+    const size_t of_task =
+        static_cast<size_t>(products.cache_bytes) + 2 * static_cast<size_t>(products.rows) * row;
+    if (products.rows_stay) bytes.thread += std::min(rows * row, of_task);
+  }
+  if (products.block_scratch == nullptr) return bytes;
+  const int64_t outputs = std::min(products.outputs_at_once(a.W) + products.outputs, a.W.N);
+  bytes.thread += products.block_scratch(a.W.K, a.rows, outputs);
+  return bytes;
+}
+
+ScratchBytes scratch_of(const LinearArgs& args) {
+  return scratch_with(HWY_DYNAMIC_DISPATCH(linear_products)(args), args);
+}
+
+ScratchBytes scratch_of(const ExpertLinearArgs& args) {
+  return scratch_with(
+      [](const LinearArgs& of_expert) { return HWY_DYNAMIC_DISPATCH(linear_products)(of_expert); },
+      args);
 }
 
 void run(const LinearArgs& args, Stream& stream) {

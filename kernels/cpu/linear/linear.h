@@ -28,6 +28,11 @@ struct LinearProducts {
   // or as many as there still are, are made. They lie one after the other, 64-byte aligned.
   int64_t (*rounded_bytes)(int64_t K) = nullptr;
   void (*round)(const float* x, int64_t K, int64_t rows, std::byte* to) = nullptr;
+  // Scratch of a thread, of blocks of so many rows and outputs at most. Null: none.
+  size_t (*block_scratch)(int64_t K, int64_t rows, int64_t outputs) = nullptr;
+
+  // Outputs whose weights stay in the cache while rows pass by: a multiple of `outputs`.
+  int64_t outputs_at_once(const Matrix& W) const;
 };
 
 // How a layer of these rows and weights multiplies: of a row the same bits, whatever it gives.
@@ -35,9 +40,11 @@ using ChooseProducts = LinearProducts (*)(const LinearArgs& args);
 
 // The linear op: norm, products shared among the threads, gate and cap.
 void linear_with(const LinearProducts& products, const LinearArgs& args, Stream& stream);
+ScratchBytes scratch_with(const LinearProducts& products, const LinearArgs& args);
 
 // The op expert_linear: products of each expert's rows with its matrix, shared among the threads.
 void experts_with(ChooseProducts choose, const ExpertLinearArgs& args, Stream& stream);
+ScratchBytes scratch_with(ChooseProducts choose, const ExpertLinearArgs& args);
 
 // sum + bias + residual, for `count` outputs of a row from output n on.
 inline void finish_outputs(const LinearArgs& a, int64_t row, int64_t n, int64_t count,

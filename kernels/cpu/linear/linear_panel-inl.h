@@ -126,6 +126,24 @@ void multiply_strip(const LinearArgs& a, const PanelStrip& strip) {
   }
 }
 
+// What a block of so many rows and outputs needs: a panel of weights, and the sums of lanes that
+// wait, which are those of all tiles of rows where K has several parts, and else of one.
+struct PanelSizes {
+  PanelSizes(int64_t K, int64_t rows, int64_t outputs)
+      : columns(std::min(K, kPartColumns)),
+        group_floats(ceil_div(columns, kDotLanes) * kPanelOutputs * kDotLanes),
+        groups(std::min(ceil_div(outputs, int64_t{kPanelOutputs}),
+                        std::max<int64_t>(kPanelBytes / int64_t{sizeof(float)} / group_floats, 1))),
+        tiles(columns < K ? ceil_div(rows, int64_t{kPanelRows}) : 1) {}
+  int64_t panel_floats() const { return groups * group_floats; }
+  int64_t tile_floats() const { return groups * kPanelOutputs * kPanelRows * kDotLanes; }
+  int64_t floats() const { return panel_floats() + tiles * tile_floats(); }
+
+  int64_t columns;       // of a panel
+  int64_t group_floats;  // of kPanelOutputs outputs
+  int64_t groups, tiles;
+};
+
 // Panels of the weights of one block after the other, and the sums that wait.
 template <class Weights>
 class PanelBlock {
@@ -134,19 +152,14 @@ class PanelBlock {
       : a_(a), weights_(a.W), row_begin_(row_begin), row_end_(row_end) {}
 
   void multiply(int64_t begin, int64_t end) {
-    const int64_t group_bytes = group_floats_ * int64_t{sizeof(float)};
-    const int64_t groups = std::min(ceil_div(end - begin, int64_t{kPanelOutputs}),
-                                    std::max<int64_t>(kPanelBytes / group_bytes, 1));
-    const int64_t outputs = groups * kPanelOutputs;
-    const int64_t panel_floats = groups * group_floats_;
-    const int64_t tile_floats = outputs * kPanelRows * kDotLanes;
-    // Where K has several parts, of all tiles of rows; else of the one that is multiplied.
-    const int64_t tiles =
-        columns_ < a_.W.K ? ceil_div(row_end_ - row_begin_, int64_t{kPanelRows}) : 1;
+    const PanelSizes sizes(a_.W.K, row_end_ - row_begin_, end - begin);
+    const int64_t outputs = sizes.groups * kPanelOutputs;
     static thread_local AlignedMemory memory;
-    panel_ = memory.reserve<float>(panel_floats + tiles * tile_floats);
-    waiting_ = panel_ + panel_floats;
-    waiting_step_ = tiles > 1 ? tile_floats : 0;
+    columns_ = sizes.columns;
+    group_floats_ = sizes.group_floats;
+    panel_ = memory.reserve<float>(sizes.floats());
+    waiting_ = panel_ + sizes.panel_floats();
+    waiting_step_ = sizes.tiles > 1 ? sizes.tile_floats() : 0;
     for (int64_t n = begin; n < end; n += outputs) {
       for (int64_t column = 0; column < a_.W.K; column += columns_) {
         multiply_panel(n, std::min(n + outputs, end), column);
@@ -191,8 +204,7 @@ class PanelBlock {
   const LinearArgs& a_;
   const Weights weights_;
   const int64_t row_begin_, row_end_;
-  const int64_t columns_ = std::min(a_.W.K, kPartColumns);  // of a panel
-  const int64_t group_floats_ = ceil_div(columns_, kDotLanes) * kPanelOutputs * kDotLanes;
+  int64_t columns_ = 0, group_floats_ = 0;
   float *panel_ = nullptr, *waiting_ = nullptr;
   int64_t waiting_step_ = 0;  // from the sums of a tile of rows to those of the next
 };
@@ -201,6 +213,10 @@ template <class Weights>
 void panel_block(const LinearArgs& a, const std::byte*, int64_t row_begin, int64_t row_end,
                  int64_t begin, int64_t end) {
   PanelBlock<Weights>(a, row_begin, row_end).multiply(begin, end);
+}
+
+inline size_t panel_scratch(int64_t K, int64_t rows, int64_t outputs) {
+  return static_cast<size_t>(PanelSizes(K, rows, outputs).floats()) * sizeof(float);
 }
 
 template <class Weights>
@@ -216,7 +232,8 @@ LinearProducts products_for(const LinearArgs& args) {
   return {.block = panel_block<Weights>,
           .outputs = kPanelOutputs,
           .cache_bytes = kPanelBytes,
-          .weight_bytes = panel_bytes_of_output};
+          .weight_bytes = panel_bytes_of_output,
+          .block_scratch = panel_scratch};
 }
 
 }  // namespace recurve::cpu::HWY_NAMESPACE

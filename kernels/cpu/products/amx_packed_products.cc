@@ -410,6 +410,13 @@ void packed_block(const LinearArgs& a, const std::byte* split, int64_t row_begin
   release_tiles();
 }
 
+size_t packed_scratch(int64_t K, int64_t, int64_t outputs) {
+  const auto groups = static_cast<size_t>(ceil_div(K, kGroup));
+  const auto tiles = static_cast<size_t>(ceil_div(outputs, kOutputs));
+  return tiles * (groups * (kTileBytes + sizeof(GroupScales)) + sizeof(Sums<false>)) +
+         groups * sizeof(GroupScales);
+}
+
 // A panel of 1 MiB.
 template <class Format>
 constexpr LinearProducts kProducts{.block = packed_block<Format>,
@@ -417,7 +424,8 @@ constexpr LinearProducts kProducts{.block = packed_block<Format>,
                                    .rows = kRows,
                                    .cache_bytes = 1024 * 1024 * Format::kBytes / kGroup,
                                    .rounded_bytes = row_bytes,
-                                   .round = split_rows<Format>};
+                                   .round = split_rows<Format>,
+                                   .block_scratch = packed_scratch};
 
 }  // namespace
 }  // namespace recurve::cpu

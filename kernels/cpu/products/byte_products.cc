@@ -273,6 +273,7 @@ void byte_block(const LinearArgs& a, const std::byte* rounded, int64_t row_begin
   static thread_local std::vector<float> sums;  // (rows, kPanel)
   static thread_local const auto panel = std::make_unique<Panel>();
   x.clear();
+  x.reserve(static_cast<size_t>(rows));
   for (int64_t row = row_begin; row < row_end; ++row) {
     x.emplace_back(rounded + row * row_bytes, groups);
   }
@@ -296,14 +297,20 @@ void byte_block(const LinearArgs& a, const std::byte* rounded, int64_t row_begin
   }
 }
 
+size_t byte_scratch(int64_t, int64_t rows, int64_t) {
+  return static_cast<size_t>(rows) * (sizeof(ByteRow) + kPanel * sizeof(float)) + sizeof(Panel);
+}
+
 constexpr LinearProducts kInt8Products{.block = byte_block<Int8Bytes>,
                                        .outputs = kLanes,
                                        .rounded_bytes = ByteRow::bytes,
-                                       .round = round_row<Int8Bytes>};
+                                       .round = round_row<Int8Bytes>,
+                                       .block_scratch = byte_scratch};
 constexpr LinearProducts kInt4Products{.block = byte_block<Int4Bytes>,
                                        .outputs = kLanes,
                                        .rounded_bytes = ByteRow::bytes,
-                                       .round = round_row<Int4Bytes>};
+                                       .round = round_row<Int4Bytes>,
+                                       .block_scratch = byte_scratch};
 
 }  // namespace
 }  // namespace recurve::cpu

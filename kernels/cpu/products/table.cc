@@ -27,6 +27,12 @@ void put_bf16(Kernels& kernels, const char* implementation) {
     if (args.W.dtype != DType::kBF16) return run(args, stream);
     experts_with(choose<PRODUCTS>, args, stream);
   };
+  kernels.linear.scratch = [](const LinearArgs& args) {
+    return args.W.dtype != DType::kBF16 ? scratch_of(args) : scratch_with(*PRODUCTS(), args);
+  };
+  kernels.expert_linear.scratch = [](const ExpertLinearArgs& args) {
+    return args.W.dtype != DType::kBF16 ? scratch_of(args) : scratch_with(choose<PRODUCTS>, args);
+  };
   kernels.linear.implementation = kernels.expert_linear.implementation = implementation;
 }
 

@@ -42,6 +42,11 @@ struct DeltaStrip {
   float* factors;     // (rows, 3, DK) scratch: see below
   float* copy;        // (DK, kDeltaColumns) scratch
 
+  // Floats of both.
+  static size_t scratch_floats(int DK) {
+    return (size_t{3} * kDeltaRows + kDeltaColumns) * static_cast<size_t>(DK);
+  }
+
   float* remains(int64_t row) const { return factors + row * 3 * DK; }       // of each row of S
   float* faded(int64_t row) const { return factors + (row * 3 + 1) * DK; }   // the key times that
   float* scaled(int64_t row) const { return factors + (row * 3 + 2) * DK; }  // the query
@@ -227,10 +232,9 @@ void run_strip(const DeltaRuleArgs& a, int64_t seq, int64_t head, int64_t begin,
   const int64_t key = head / (a.H / a.HK) * a.DK, count = end - begin;
   const int64_t g_at = a.decay == DeltaDecay::kChannel ? head * a.DK : head;
   const int64_t at = (int64_t{a.seqs.slot[seq]} * a.H + head) * a.DK * a.DV + begin;
-  const int64_t factors = int64_t{3} * kDeltaRows * a.DK, copy = int64_t{kDeltaColumns} * a.DK;
-  float* memory =
-      scratch(static_cast<size_t>(factors + copy) + OpenState::copy_floats(a.S, a.DK * count));
-  OpenState S(a.S, {at, a.DK, count, a.DV}, last - first == 1, memory + factors + copy);
+  const size_t floats = DeltaStrip::scratch_floats(a.DK);
+  float* memory = scratch(floats + OpenState::copy_floats(a.S, a.DK * count));
+  OpenState S(a.S, {at, a.DK, count, a.DV}, last - first == 1, memory + floats);
   for (int row = first; row < last;) {
     const int chunk_end = std::min(row + a.chunk - (row - first) % a.chunk, last);
     const int rows = std::min(kDeltaRows, chunk_end - row);
@@ -255,13 +259,18 @@ void run_strip(const DeltaRuleArgs& a, int64_t seq, int64_t head, int64_t begin,
       .S = S.data(),
       .o = a.o + (int64_t{row} * a.H + head) * a.DV + begin,
       .factors = memory,
-      .copy = memory + factors});
+      .copy = memory + int64_t{3} * kDeltaRows * a.DK});
     row += rows;
     if (row == chunk_end) S.end_chunk();
   }
 }
 
 }  // namespace
+
+ScratchBytes scratch_of(const DeltaRuleArgs& a) {
+  const size_t copy = OpenState::copy_floats(a.S, a.DK * std::min<int64_t>(kChannels, a.DV));
+  return {.thread = (DeltaStrip::scratch_floats(a.DK) + copy) * sizeof(float)};
+}
 
 // One thread a strip of columns of a head of a sequence, from its first row to its last.
 void run(const DeltaRuleArgs& args, Stream& stream) {

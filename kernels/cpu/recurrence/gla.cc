@@ -279,6 +279,11 @@ GlaBlock block_at(const GlaArgs& a, int64_t seq, int64_t head, int first) {
 
 }  // namespace
 
+ScratchBytes scratch_of(const GlaArgs& args) {
+  const int rows = std::min(args.chunk, args.seqs.max_len);
+  return scratch_of_heads(args.DK, args.DV, rows, args.S, gla_floats(args));
+}
+
 void run(const GlaArgs& args, Stream& stream) {
   for_heads(pool_of(stream), args.seqs, args.H, args.DK, args.DV, args.chunk, args.S,
             gla_floats(args), [&](int64_t seq, int64_t head, int first, float* memory) {

@@ -253,10 +253,19 @@ namespace recurve::cpu {
 
 HWY_EXPORT(matrix_columns);
 
+size_t advance_floats(int64_t DK, int64_t L) {
+  return L == 1 ? 0 : static_cast<size_t>((DK + L) * kMostStripColumns);
+}
+
+ScratchBytes scratch_of_heads(int DK, int DV, int64_t L, const StateData& state, size_t floats) {
+  floats += OpenState::copy_floats(state, int64_t{DK} * DV) + advance_floats(DK, L);
+  return {.thread = floats * sizeof(float)};
+}
+
 void advance_columns(const MatrixRows& rows, int begin, int count) {
   static thread_local AlignedMemory memory;  // scratch() is the first stage's
-  const int64_t wanted = rows.L == 1 ? 0 : int64_t{rows.DK + rows.L} * kMostStripColumns;
-  HWY_DYNAMIC_DISPATCH(matrix_columns)(rows, begin, count, memory.reserve<float>(wanted));
+  const auto floats = static_cast<int64_t>(advance_floats(rows.DK, rows.L));
+  HWY_DYNAMIC_DISPATCH(matrix_columns)(rows, begin, count, memory.reserve<float>(floats));
 }
 
 }  // namespace recurve::cpu

@@ -38,6 +38,12 @@ struct MatrixRows {
 // The second stage, for `count` columns from `begin` on.
 void advance_columns(const MatrixRows& rows, int begin, int count);
 
+// Floats of a thread for it, of so many rows at most.
+size_t advance_floats(int64_t DK, int64_t L);
+
+// What for_heads() has with these arguments.
+ScratchBytes scratch_of_heads(int DK, int DV, int64_t L, const StateData& state, size_t floats);
+
 // Columns that threads take as a whole: a multiple of every vector, so that a column is computed
 // the same way however many threads there are.
 inline constexpr int kColumns = 64;

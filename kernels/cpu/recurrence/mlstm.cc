@@ -225,6 +225,11 @@ MlstmChunk chunk_at(const MlstmArgs& a, int64_t seq, int64_t head, int first) {
 
 }  // namespace
 
+ScratchBytes scratch_of(const MlstmArgs& args) {
+  const int rows = std::min(args.chunk, args.seqs.max_len);
+  return scratch_of_heads(args.DK, args.DV, rows, args.C, shared_floats(args, rows));
+}
+
 void run(const MlstmArgs& args, Stream& stream) {
   const size_t floats = shared_floats(args, std::min(args.chunk, args.seqs.max_len));
   for_heads(pool_of(stream), args.seqs, args.H, args.DK, args.DV, args.chunk, args.C, floats,

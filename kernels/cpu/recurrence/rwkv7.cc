@@ -102,7 +102,11 @@ namespace {
 
 HWY_EXPORT(rwkv7_step);
 
-// All rows of one head of one sequence. memory: (floats)
+size_t head_floats(const Rwkv7Args& a) {
+  return 2 * static_cast<size_t>(a.N) + OpenState::copy_floats(a.S, int64_t{a.N} * a.N);
+}
+
+// All rows of one head of one sequence. memory: (head_floats)
 void run_head(const Rwkv7Args& a, int64_t seq, int64_t head, float* memory) {
   const int64_t N = a.N, matrix = N * N;
   const int first = a.seqs.begin[seq], end = a.seqs.begin[seq + 1];
@@ -128,6 +132,10 @@ void run_head(const Rwkv7Args& a, int64_t seq, int64_t head, float* memory) {
 
 }  // namespace
 
+ScratchBytes scratch_of(const Rwkv7Args& args) {
+  return {.thread = head_floats(args) * sizeof(float)};
+}
+
 // One thread a pair of sequence and head, from its first row to its last.
 void run(const Rwkv7Args& args, Stream& stream) {
   const int64_t pairs = int64_t{args.seqs.num_seqs} * args.H;
@@ -136,9 +144,7 @@ void run(const Rwkv7Args& args, Stream& stream) {
   const int64_t matrix = int64_t{args.N} * args.N;
   for_blocks(pool_of(stream), pairs, 4 * rows * matrix, [&](int64_t begin, int64_t end) {
     for (int64_t pair = begin; pair < end; ++pair) {
-      const size_t floats =
-          static_cast<size_t>(2) * args.N + OpenState::copy_floats(args.S, matrix);
-      run_head(args, pair / args.H, pair % args.H, scratch(floats));
+      run_head(args, pair / args.H, pair % args.H, scratch(head_floats(args)));
     }
   });
 }

@@ -17,6 +17,11 @@ struct ScanRows {
   const float* BC;   // (rows, 2 N)
 };
 
+// Scratch of a strip: A and h, (N, kChannels), and what StripRows takes.
+inline size_t scan_floats(const SelectiveScanArgs& a) {
+  return static_cast<size_t>(2 * a.N + a.R) * kChannels;
+}
+
 }  // namespace recurve::cpu
 #endif  // RECURVE_CPU_SELECTIVE_SCAN_ONCE
 
@@ -102,7 +107,7 @@ void scan(const SelectiveScanArgs& a, StripRows& rows, const float* BC, const fl
 // Items of a list of all sequences for each strip.
 void scan_items(const SelectiveScanArgs& a, const ScanRows& brought, int64_t first, int64_t last) {
   const int64_t N = a.N, strip_floats = N * kChannels;
-  float* A = scratch(2 * strip_floats + a.R * kChannels);
+  float* A = scratch(scan_floats(a));
   float* h = A + strip_floats;
   StripRows rows(a, brought.low, h + strip_floats);
   int64_t loaded = -1;
@@ -152,6 +157,10 @@ void take_params(const SelectiveScanArgs& a, const float* from, int width, int g
 }
 
 }  // namespace
+
+ScratchBytes scratch_of(const SelectiveScanArgs& args) {
+  return {.thread = scan_floats(args) * sizeof(float)};
+}
 
 void run(const SelectiveScanArgs& args, Stream& stream) {
   CHECK(args.dt_proj.dtype == DType::kBF16 || args.dt_proj.dtype == DType::kF32);

@@ -292,12 +292,21 @@ SsdShared shared_at(const SsdArgs& a, int64_t seq, int64_t group, int first, flo
   return shared;
 }
 
+// Of all chunks. The scratch of a head: its state that is turned over, and that of a chunk.
+int64_t shared_floats(const SsdArgs& a) {
+  const int64_t most = std::min(a.chunk, a.seqs.max_len);
+  return most <= 1 ? 0 : int64_t{a.seqs.rows} * a.G * (2 * a.N + padded(most));
+}
+size_t head_floats(const SsdArgs& a, int L) {
+  return static_cast<size_t>(a.P) * static_cast<size_t>(a.N) + ssd_floats(a, L);
+}
+
 // The first pass. null: there are but steps.
 float* share_chunks(const SsdArgs& a, ThreadPool& pool) {
   static thread_local AlignedMemory memory;
   const int64_t most = std::min(a.chunk, a.seqs.max_len);
   if (most <= 1) return nullptr;
-  float* const all = memory.reserve<float>(int64_t{a.seqs.rows} * a.G * (2 * a.N + padded(most)));
+  float* const all = memory.reserve<float>(shared_floats(a));
   const int64_t chunks = ceil_div(a.seqs.max_len, a.chunk), items = chunks * a.G;
   for_blocks(pool, a.seqs.num_seqs * items, most * most * a.N / 2, [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; ++item) {
@@ -338,7 +347,7 @@ void run_head(const SsdArgs& a, int64_t seq, int64_t head, float* shared) {
   const int64_t matrix = int64_t{a.P} * a.N, rows = rows_of(a, seq);
   const int most = chunk_rows(a, seq, 0);
   const bool turned = most > 1;
-  float* const memory = scratch(turned ? static_cast<size_t>(matrix) + ssd_floats(a, most) : 0);
+  float* const memory = scratch(turned ? head_floats(a, most) : 0);
   const StateData h = stored_from(a.h, (int64_t{a.seqs.slot[seq]} * a.H + head) * matrix);
   const auto finish = [&](const SsdChunk& c) {
     if (c.z != nullptr) HWY_DYNAMIC_DISPATCH(gate_rows)(a, c);
@@ -363,6 +372,13 @@ void run_head(const SsdArgs& a, int64_t seq, int64_t head, float* shared) {
 }
 
 }  // namespace
+
+ScratchBytes scratch_of(const SsdArgs& a) {
+  const int most = std::min(a.chunk, a.seqs.max_len);
+  if (most <= 1) return {};
+  return {.call = static_cast<size_t>(shared_floats(a)) * sizeof(float),
+          .thread = (head_floats(a, most) + advance_floats(a.N, most)) * sizeof(float)};
+}
 
 // One thread a pair of sequence and head: every model has far more heads than a machine has
 // threads.

@@ -22,7 +22,9 @@ MemoryPlan plan_with(size_t free) {
           .weights = 10 * kGiB,
           .state = kGiB,
           .reserve = kGiB,
-          .steps = [](int slots) { return static_cast<size_t>(slots) * kGiB / 4; }};
+          .steps = [](int slots) {
+            return StepMemory{.buffers = static_cast<size_t>(slots) * kGiB / 4};
+          }};
 }
 
 Options options_with(int slots, const char* device) {
@@ -260,9 +262,22 @@ TEST(MemoryPlanTest, WhatIsPlannedIsWhatIsTaken) {
     const auto vocab = static_cast<int32_t>(loaded->info().vocab);
     const Engine engine(*loaded, *backend, {.rows = vocab, .usable = vocab, .eos_ids = {}}, queue,
                         stats, metrics, engine_options(options, 3, 0));
-    EXPECT_EQ(backend->allocated() - before + plan.reserve + plan.constraints, plan.total(3))
+    EXPECT_EQ(backend->allocated() - before + plan.reserve + plan.constraints,
+              plan.total(3) - plan.steps(3).scratch)
         << model;
   }
+}
+
+TEST(MemoryPlanTest, ScratchOfEachThreadIsPlannedAndShown) {
+  Options options = options_with(3, "cpu");
+  options.model = std::string(RECURVE_SOURCE_DIR) + "/tests/golden/qwen3_5_moe/pattern";
+  const MemoryPlan one = plan_memory(options, *make_backend("cpu", 1));
+  const MemoryPlan four = plan_memory(options, *make_backend("cpu", 4));
+  EXPECT_GT(one.steps(3).scratch, 0u);
+  EXPECT_GT(four.steps(3).scratch, one.steps(3).scratch);
+  EXPECT_EQ(four.steps(3).buffers, one.steps(3).buffers);
+  EXPECT_EQ(four.total(3) - one.total(3), four.steps(3).scratch - one.steps(3).scratch);
+  EXPECT_THAT(one.arithmetic(3), HasSubstr(" + scratch of kernels 0.0"));
 }
 
 TEST(MemoryPlanTest, WhatIsPlannedForPagesIsWhatIsTaken) {
@@ -285,7 +300,7 @@ TEST(MemoryPlanTest, WhatIsPlannedForPagesIsWhatIsTaken) {
                         stats, metrics, engine_options(options, 3, 0, 0, plan.page_limits()));
     EXPECT_EQ(stats.read().pages, static_cast<int64_t>(plan.pages / plan.page));
     EXPECT_EQ(backend->allocated() - before + plan.reserve + plan.constraints + plan.preempted,
-              plan.total(3))
+              plan.total(3) - plan.steps(3).scratch)
         << model;
   }
 }

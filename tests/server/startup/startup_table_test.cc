@@ -34,7 +34,7 @@ std::string table_of(const std::string& checkpoint, const std::string& state_dir
       .tokens = {.bos = {}, .eos = {7}, .eos_files = {"config.json, generation_config.json"}},
       .slots = 1,
       .max_host_bytes = 1};
-  loaded.plan.steps = [](int) { return size_t{0}; };
+  loaded.plan.steps = [](int) { return StepMemory(); };
   EngineStats stats;
   stats.sessions = 3;
   stats.prefix_states_disk = 12;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/activation_type.h"
 #include "model/load_model.h"
 #include "tests/support/engine/state_bytes.h"
 #include "tests/support/golden.h"
@@ -62,8 +63,8 @@ class ModelRunner {
                     state) {}
   ModelRunner(const std::filesystem::path& directory, const WeightFormats& weights,
               const std::string& device, int chunk = 0, int threads = 2, DType state = DType::kF32,
-              bool mapped = false)
-      : backend_(make_backend(device, threads)),
+              bool mapped = false, ActivationType narrowest = ActivationType::kF32)
+      : backend_(make_backend(device, threads, narrowest)),
         stream_(backend_->make_stream()),
         model_(load(directory, weights, *backend_, chunk, state, mapped)),
         pool_(*backend_, model_->state_layout(), kSlots, *stream_, nullptr, {kPages, kMostTokens}),
