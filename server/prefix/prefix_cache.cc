@@ -53,7 +53,7 @@ PrefixCache::PrefixCache(StateCache& states, StatePool& pool, int chunk, const P
       written_(header_of(std::move(disk.identity), pool.layout())),
       // All that decides the bits of a state, but the ids that it has absorbed.
       identity_(identity_text(written_) + disk.made_by),
-      stored_(chunk, identity_),
+      stored_(chunk, identity_, archive_ == nullptr ? nullptr : &archive_->store()),
       index_(index_options(pool.layout(), chunk, limits)) {
   if (archive_ != nullptr) restore();
 }
@@ -181,6 +181,7 @@ bool PrefixCache::fetch(const Identity& caller, std::span<const int32_t> ids, Pr
   const auto fetch =
       std::make_shared<Fetch>(Fetch{.owner = owner, .ids = {head.begin(), head.end()}});
   fetch->key = {lasting_name_of(caller), found.hash};
+  fetch->state = found.state;
   fetch->done.push_back(std::move(done));
   try {
     fetches_.reserve(fetches_.size() + 1);
@@ -210,7 +211,7 @@ void PrefixCache::fetched(const FetchPtr& fetch, const Archive::Loaded& loaded,
       removed_.push_back(prefix_record_key(fetch->key));
     }
   } else if (index_.make_room(fetch->owner, fetch->ids)) {
-    index_.keep(fetch->owner, fetch->ids, image, PrefixIndex::Written::kYes);
+    index_.keep(fetch->owner, fetch->ids, image, fetch->state);
   }
   for (const auto& done : fetch->done) done();
 }
@@ -219,7 +220,7 @@ void PrefixCache::use_disk(int64_t most_bytes) {
   if (archive_ == nullptr) return;
   most_disk_bytes_ = most_bytes;
   trim(most_stored(), most_bytes);
-  index_.leave_room(stored_.states() * StoredPrefixes::entry_bytes());
+  index_.leave_room(stored_.memory());
   write_next();
   if (!removed_.empty()) archive_->commit(take_removals());
 }
@@ -268,22 +269,24 @@ void PrefixCache::write_next() {
 }
 
 void PrefixCache::write(const StoredPrefixes::Key& key, PrefixIndex::Offer offer) {
+  StateStore& store = archive_->store();
   const auto tokens = static_cast<int64_t>(offer.ids.size());
-  const int64_t bytes = static_cast<int64_t>(pool_.layout().bytes(tokens)) + kFrameBytes +
-                        tokens * static_cast<int64_t>(sizeof(int32_t));
-  if (bytes > most_disk_bytes_) return;
-  trim(most_stored() - 1, most_disk_bytes_ - bytes);
-  StateStore::NewState state{written_, std::move(offer.image)};
-  state.header.id = archive_->store().new_id();
+  if (offer.continues != nullptr && store.is_gone(*offer.continues)) offer.continues.reset();
+  StateStore::NewState state{written_, std::move(offer.image), std::move(offer.continues)};
+  state.header.id = store.new_id();
   state.header.position = tokens;
-  state.header.answer_ids = std::move(offer.ids);
+  state.header.answer_ids = offer.ids;
   StoredPrefixes::Entry entry{.tokens = tokens, .gain = offer.gain, .hits = offer.hits};
   StateStore::Change change{.key = prefix_record_key(key),
                             .tenant = std::string(key.tenant),
                             .text = prefix_record_text(entry, identity_),
                             .states = {state.header.id},
                             .state = std::move(state)};
-  const auto written = [this, key, entry,
+  const int64_t bytes = static_cast<int64_t>(store.bytes_to_write(change)) + kFrameBytes +
+                        tokens * static_cast<int64_t>(sizeof(int32_t));
+  if (bytes > most_disk_bytes_) return;
+  trim(most_stored() - 1, most_disk_bytes_ - bytes);
+  const auto written = [this, key, entry, owner = offer.owner, ids = std::move(offer.ids),
                         began = Clock::now()](const StateStore::Outcome& outcome) mutable {
     const auto took = Clock::now() - began;
     next_write_ = Clock::now() +
@@ -292,6 +295,7 @@ void PrefixCache::write(const StoredPrefixes::Key& key, PrefixIndex::Offer offer
     if (!outcome.error.empty()) return;
     entry.state = outcome.state;
     entry.bytes = static_cast<int64_t>(archive_->store().bytes_of(*outcome.state));
+    index_.set_written(owner, ids, entry.state);
     stored_.put(key, std::move(entry));
   };
   writing_ = true;

@@ -90,6 +90,7 @@ class PrefixCache {
   struct Fetch {
     PrefixIndex::Owner owner = 0;
     StoredPrefixes::Key key = {};
+    StoredPtr state = {};
     std::vector<int32_t> ids = {};
     std::vector<std::function<void()>> done = {};
   };

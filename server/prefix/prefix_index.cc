@@ -115,7 +115,8 @@ bool PrefixIndex::make_room(Owner owner, std::span<const int32_t> ids) {
   return true;
 }
 
-void PrefixIndex::keep(Owner owner, std::span<const int32_t> ids, Image image, Written written) {
+void PrefixIndex::keep(Owner owner, std::span<const int32_t> ids, Image image,
+                       const Written& written) {
   const Path path = path_of(owner, ids, true);
   if (path.empty() || path.back()->image != nullptr) return;
   if (path.back()->tokens != static_cast<int64_t>(ids.size())) return;
@@ -128,7 +129,14 @@ void PrefixIndex::keep(Owner owner, std::span<const int32_t> ids, Image image, W
   node.image = std::move(image);
   node.had_image = true;
   states_bytes_ += bytes_of(node.tokens);
-  node.offered = written == Written::kYes;
+  node.offered = written != nullptr;
+  if (written != nullptr) node.written = written;
+}
+
+void PrefixIndex::set_written(Owner owner, std::span<const int32_t> ids, const Written& written) {
+  const Path path = path_of(owner, ids, false);
+  if (path.empty() || path.back()->tokens != static_cast<int64_t>(ids.size())) return;
+  path.back()->written = written;
 }
 
 PrefixIndex::Longest PrefixIndex::longest(Owner owner, std::span<const int32_t> ids) {
@@ -157,6 +165,7 @@ PrefixIndex::Offer PrefixIndex::offer_of(Node& node) {
   offer.ids.resize(static_cast<size_t>(node.tokens));
   for (const Node* at = &node; at != nullptr; at = at->parent) {
     std::ranges::copy_backward(at->ids, offer.ids.begin() + at->tokens);
+    if (offer.continues == nullptr && at != &node) offer.continues = at->written.lock();
   }
   return offer;
 }

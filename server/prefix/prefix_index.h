@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <memory>
 #include <set>
 #include <span>
 #include <unordered_map>
@@ -12,6 +13,8 @@
 #include "server/request/prefix_use.h"
 
 namespace recurve {
+
+class StoredState;
 
 // Which prompts have been seen, chunk by chunk, and the states that were kept of them: a tree for
 // each owner, with a node for every chunk, that holds the chunk's ids, so that what is found has
@@ -62,8 +65,11 @@ class PrefixIndex {
   // Whether a state of these ids is wanted, which are whole chunks; if so, there is room for it.
   bool make_room(Owner owner, std::span<const int32_t> ids);
   // Keeps the state of these ids, if make_room() was true just before.
-  enum class Written { kNo, kYes };  // yes: it need not be offered
-  void keep(Owner owner, std::span<const int32_t> ids, Image image, Written written = Written::kNo);
+  // written: it is that, and need not be offered.
+  using Written = std::shared_ptr<const StoredState>;
+  void keep(Owner owner, std::span<const int32_t> ids, Image image, const Written& written = {});
+  // What was offered of these ids is written.
+  void set_written(Owner owner, std::span<const int32_t> ids, const Written& written);
 
   // The longest beginning of a prompt of which there is a state; it counts as no use.
   struct Longest {
@@ -79,8 +85,9 @@ class PrefixIndex {
   struct Offer {
     Owner owner = 0;
     std::vector<int32_t> ids = {};
-    Image image = {};  // null: nothing
-    int64_t gain = 0;  // tokens that it spares beyond the state before it
+    Image image = {};        // null: nothing
+    Written continues = {};  // the longest written state that these ids begin with; null: none
+    int64_t gain = 0;        // tokens that it spares beyond the state before it
     int64_t hits = 0;
   };
   // least_worth: nothing that is worth no more than that, in gain times uses.
@@ -126,6 +133,7 @@ class PrefixIndex {
     int states = 0;  // its state, and those of nodes behind it
     Owner owner = 0;
     Image image = {};
+    std::weak_ptr<const StoredState> written = {};
     bool offered = false;
     bool had_image = false;  // it may have made room since
     int64_t hits = 0;

@@ -13,6 +13,8 @@
 namespace recurve {
 namespace {
 
+constexpr TenantId kAll = 0;  // pages are not counted by tenant
+
 PrefixHash hash_of(std::span<const std::byte> bytes) {
   const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
   return {hash.low64, hash.high64};
@@ -84,15 +86,23 @@ bool StoredPrefixes::use(const Key& key) {
 
 void StoredPrefixes::put(const Key& key, Entry entry) {
   auto& place = *entries_.try_emplace(key).first;
+  const uint64_t before = std::exchange(place.second.last_group, 0);
   if (place.second.state != nullptr) take_out(place);
   static_cast<Entry&>(place.second) = std::move(entry);
   put_in(place);
+  if (store_ != nullptr) {
+    const StateStore::Pages last = store_->pages_of(*place.second.state);
+    pages_.add(*store_, kAll, last);
+    place.second.last_group = last.id;
+  }
+  pages_.remove(kAll, before);
 }
 
 void StoredPrefixes::cannot_be_read(const Key& key) {
   const auto found = entries_.find(key);
   if (found == entries_.end() || found->second.state == nullptr) return;
   take_out(*found);
+  pages_.remove(kAll, std::exchange(found->second.last_group, 0));
   found->second.state.reset();
 }
 
@@ -114,12 +124,13 @@ double StoredPrefixes::least_worth() const {
 
 std::vector<StoredPrefixes::Key> StoredPrefixes::trim(int64_t most_states, int64_t most_bytes) {
   std::vector<Key> gone;
-  while (!by_value_.empty() && (states() > most_states || bytes_ > most_bytes)) {
+  while (!by_value_.empty() && (states() > most_states || bytes() > most_bytes)) {
     const auto [value, id, key] = *by_value_.begin();
     clock_ = std::max(clock_, value);
     gone.push_back(*key);
     const auto found = entries_.find(gone.back());
     take_out(*found);
+    pages_.remove(kAll, found->second.last_group);
     entries_.erase(found);
   }
   return gone;

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "server/session/stored_pages.h"
 #include "server/storage/state_store.h"
 
 namespace recurve {
@@ -35,7 +36,9 @@ struct PrefixHash {
 class StoredPrefixes {
  public:
   // chunk: of the grid that prompts are cut on. identity: what decides over the bits of a state.
-  StoredPrefixes(int chunk, std::string_view identity) : chunk_(chunk), identity_(identity) {}
+  // store: of the states, which outlives this; null: none is put here.
+  StoredPrefixes(int chunk, std::string_view identity, const StateStore* store = nullptr)
+      : chunk_(chunk), identity_(identity), store_(store) {}
   StoredPrefixes(const StoredPrefixes&) = delete;
   StoredPrefixes& operator=(const StoredPrefixes&) = delete;
 
@@ -49,7 +52,7 @@ class StoredPrefixes {
     int64_t tokens = 0;    // that it has absorbed
     int64_t gain = 0;      // of these, those that no other state had spared when it was kept
     int64_t hits = 0;
-    int64_t bytes = 0;  // on the disk
+    int64_t bytes = 0;  // on the disk, without page groups
     bool usable = true;
   };
 
@@ -84,7 +87,8 @@ class StoredPrefixes {
 
   bool empty() const { return entries_.empty(); }
   int64_t states() const { return static_cast<int64_t>(by_value_.size()); }
-  int64_t bytes() const { return bytes_; }
+  int64_t bytes() const { return bytes_ + pages_.bytes(); }  // page groups once each
+  int64_t memory() const { return states() * entry_bytes() + pages_.memory(); }
   // Host memory that one takes, with what the store has of it.
   static int64_t entry_bytes();
 
@@ -94,6 +98,7 @@ class StoredPrefixes {
   };
   struct Valued : Entry {
     double value = 0;
+    uint64_t last_group = 0;  // of its pages, in pages_
   };
   using Entries = std::unordered_map<Key, Valued, HashOfKey>;
   // Of equal value goes the one first that was written first.
@@ -107,6 +112,8 @@ class StoredPrefixes {
 
   const int chunk_;
   const std::string identity_;
+  const StateStore* const store_;
+  StoredPages pages_;
   Entries entries_;
   ByValue by_value_;  // those that can be read
   double clock_ = 0;

@@ -7,8 +7,9 @@
 
 namespace recurve {
 
-// The page groups on the disk of durable sessions and their marks, and what they take there: each
-// is counted once, however many of them share it. Belongs to the engine's thread.
+// The page groups on the disk of some states, those of durable sessions and their marks or those of
+// cached prefixes, and what they take there: each is counted once, however many states share it.
+// Belongs to the engine's thread.
 class StoredPages {
  public:
   // Another state has these as its last pages; or no longer has them.

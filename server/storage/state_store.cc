@@ -14,10 +14,9 @@ ReadAt reader_of(const FileSystem::Reader& blob) {
   return [&blob](uint64_t offset, std::span<std::byte> to) { blob.read(offset, to); };
 }
 
-// Whether full pages of the change's state are written as page groups. An expendable state is one
-// blob, whose size is what its removal frees.
+// Whether full pages of the change's state are written as page groups.
 bool writes_groups(const StateStore::Change& change) {
-  return !change.key.empty() && !is_expendable(change.key) && change.state->header.layout.grows();
+  return !change.key.empty() && change.state->header.layout.grows();
 }
 bool writes_any(const StateStore::Change& change) { return change.state || change.tokens; }
 int64_t full_pages(const StateStore::Change& change) {

@@ -65,9 +65,9 @@ struct StoredTokens {
 // not changed.
 //
 // A record with an expendable key is committed like any other, and is removed at once: the space of
-// its state is free for what is committed with its removal, before the journal has the removal.
-// After a power failure in between, the journal names a missing state, and the record is dropped at
-// the start.
+// its state, and of page groups that no other state needs, is free for what is committed with its
+// removal, before the journal has the removal. After a power failure in between, the journal names
+// a missing state or group, and the record is dropped at the start.
 //
 // One thread commits; any thread may read and release states.
 class StateStore {

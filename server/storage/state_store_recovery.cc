@@ -109,24 +109,24 @@ void StateStore::count_groups(const RefsById& paged) {
   }
 }
 
-// Drops records whose states were deleted before the journal had their removal.
+// Drops records whose states, or page groups of them, were deleted before the journal had their
+// removal.
 void StateStore::drop_expendable(const std::set<uint64_t>& gone) {
   std::vector<RecordEntry> dropped;
   for (auto entry = records_.begin(kExpendable); entry != records_.end(); ++entry) {
     if (gone.empty() || !is_expendable(key_of_record(*entry))) break;
     RecordEntry record = record_of(*entry);
-    const auto is_gone = [&](uint64_t id) { return gone.contains(id); };
+    const auto is_gone = [&](uint64_t id) {
+      for (; id > 0 && !gone.contains(id); id = refs_.at(id).base) continue;
+      return id > 0;
+    };
     if (std::ranges::any_of(record.states, is_gone)) dropped.push_back(std::move(record));
   }
   for (const RecordEntry& record : dropped) {
     records_.remove(record.key);
-    for (const uint64_t id : record.states) {
-      const auto at = refs_.find(id);
-      if (--at->second.records > 0) continue;
-      refs_.erase(at);
-      blobs_.remove(id);
-    }
+    unname(record.states);
   }
+  remove_released();
 }
 
 // One after the other: handing over a record frees memory for the next.

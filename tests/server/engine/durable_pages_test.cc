@@ -28,14 +28,15 @@ class DurablePages : public ::testing::TestWithParam<std::string> {
   static int32_t vocab() { return static_cast<int32_t>(model().info().vocab); }
 
   static HarnessOptions options() { return {.slots = 3}; }
-  std::unique_ptr<OnDisk> start(HarnessOptions disk = options()) {
+  std::unique_ptr<OnDisk> start(HarnessOptions disk = options(),
+                                const StateStore::Options& of_store = {}) {
     disk.identity = {.model = std::string(32, 'a'),
                      .weights = "f32",
                      .chunk = static_cast<int32_t>(model().info().chunk)};
     const auto make = [](const HarnessOptions& all) {
       return std::make_unique<EngineHarness>(model(), *loaded().backend, all);
     };
-    return std::make_unique<OnDisk>(open_folder(dir_.path()), disk, make);
+    return std::make_unique<OnDisk>(open_folder(dir_.path()), disk, make, of_store);
   }
   static SessionResult run(OnDisk& server, SessionCommand command) {
     auto result = server->post(std::move(command));
@@ -99,6 +100,75 @@ TEST_P(DurablePages, ATurnWritesNewPagesAlone) {
     EXPECT_LT(wrote, 0.3 * static_cast<double>(layout().bytes(after)));
     before = after;
   }
+}
+
+// A cached prefix that extends another one: at most 1.2 times its fixed part, its ids and its new
+// pages, before and after a restart.
+TEST_P(DurablePages, APrefixThatExtendsAnotherWritesNewPagesAlone) {
+  HarnessOptions cached = options();
+  cached.prefix = {.bytes = int64_t{1} << 28, .disk_time = 1};
+  const auto chunk = static_cast<int64_t>(model().info().chunk);
+  const auto prefix_of = [&](int64_t length) { return (length - 1) / chunk * chunk; };
+  const auto asked = [](size_t length) { return turn("", length, 1); };
+  auto server = start(cached);
+  int64_t before = 0;
+  for (const int64_t length : {4000, 4500, 5000, 5300}) {
+    SCOPED_TRACE(length);
+    if (length == 5000) {
+      server.reset();
+      server = start(cached);
+    }
+    const uint64_t written = server->store().usage().written;
+    const AnswerPtr answer = server->ask(asked(static_cast<size_t>(length)));
+    EXPECT_EQ(answer->ending->prefix.tokens, before);
+    EXPECT_EQ(answer->bits(), quiet().ask(asked(static_cast<size_t>(length)))->bits());
+    const int64_t tokens = prefix_of(length);
+    const int64_t pages = StateLayout::pages(tokens) - before / kPageTokens;
+    const auto is_new =
+        static_cast<double>(layout().bytes() + static_cast<size_t>(pages) * layout().page_bytes() +
+                            static_cast<size_t>(tokens) * sizeof(int32_t));
+    const auto wrote = static_cast<double>(server->store().usage().written - written);
+    EXPECT_GE(wrote, is_new);
+    EXPECT_LE(wrote, 1.2 * is_new);
+    before = tokens;
+  }
+  const EngineStats stats = (*server)->stats();
+  EXPECT_EQ(stats.prefix_states_disk, 4);
+  constexpr size_t kIds = 8 * 5300;  // and what describes a state
+  EXPECT_LT(stats.prefix_bytes_disk,
+            static_cast<int64_t>(2 * layout().bytes(5300) + 4 * (layout().bytes() + kIds)));
+  server.reset();
+  server = start(cached);
+  EXPECT_EQ((*server)->stats().prefix_bytes_disk, stats.prefix_bytes_disk);
+  const AnswerPtr last = server->ask(asked(5300));
+  EXPECT_EQ(last->ending->prefix.tokens, before);
+  EXPECT_EQ(last->bits(), quiet().ask(asked(5300))->bits());
+}
+
+// Shared pages count once, and those that no state needs any more are deleted.
+TEST_P(DurablePages, PrefixesThatSharePagesKeepToTheDisk) {
+  HarnessOptions few = options();
+  few.prefix = {.bytes = int64_t{1} << 28, .disk_time = 1};
+  few.disk_bytes = 8 * static_cast<int64_t>(layout().bytes(2300));
+  const StateStore::Options files{.own_file = 1 << 16, .segment_bytes = 1 << 20};
+  const auto asked = [](size_t length, uint64_t seed) { return turn("", length, seed); };
+  auto server = start(few, files);
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    for (const size_t length : {1000, 2000, 2300}) {
+      server->ask(asked(length, seed));
+      EXPECT_LE((*server)->stats().prefix_bytes_disk, few.disk_bytes / 2);
+      while (server->store().tidy(StateStore::Hurry::kFull)) continue;
+      EXPECT_LE(server->store().usage().bytes,
+                static_cast<uint64_t>(few.disk_bytes) / 2 + files.segment_bytes);
+    }
+  }
+  EXPECT_LT((*server)->stats().prefix_states_disk, 18) << "or the test says nothing";
+  EXPECT_GT((*server)->stats().prefix_states_disk, 1);
+  server.reset();
+  server = start(few, files);
+  const AnswerPtr last = server->ask(asked(2300, 6));
+  EXPECT_GT(last->ending->prefix.tokens, 0);
+  EXPECT_EQ(last->bits(), quiet().ask(asked(2300, 6))->bits());
 }
 
 TEST_P(DurablePages, ForksMarksAndRewindsAreThereAfterARestart) {

@@ -175,7 +175,7 @@ TEST(PrefixIndex, NeverMoreThanItsMemoryAndNeverAnothersState) {
 
 // What is worth most is offered first while there is room, and then what is to make it; each once.
 TEST(PrefixIndex, OffersWhatIsWorthItOnce) {
-  PrefixIndex::Options few = options(6);
+  PrefixIndex::Options few = options(7);
   few.least_offered_gain = 8;
   PrefixIndex index(few);
   const Ids first = text("aaaabbbbccccd"), second = text("eeeeffffgggghhhhiiiij");

@@ -304,15 +304,14 @@ TEST(PageGroupsOfAStore, AnEarlierStateIsContinuedDifferently) {
   });
 }
 
-// A folder of before has whole states, and journals without page groups.
-TEST(PageGroupsOfAStore, AWholeStateOfAFolderOfBeforeIsContinued) {
+// A folder of before has journals without page groups.
+TEST(PageGroupsOfAStore, AStateOfAFolderOfBeforeIsContinued) {
   auto disk = std::make_shared<RecordingDisk>();
   {
     const auto store = open(disk);
     Sessions sessions(*store);
-    StateStore::Change change = sessions.turn("prefix a", 200);
-    ASSERT_TRUE(sessions.commit({change}));
-    EXPECT_EQ(store->pages_of(*sessions["prefix a"].state).id, 0u) << "expendable: one blob";
+    ASSERT_TRUE(sessions.commit({sessions.turn("a", 50)}));
+    EXPECT_EQ(store->pages_of(*sessions["a"].state).id, 0u) << "no page is full";
   }
   for (const std::string& name : disk->names()) {
     if (!name.starts_with("journal-")) continue;
@@ -325,15 +324,114 @@ TEST(PageGroupsOfAStore, AWholeStateOfAFolderOfBeforeIsContinued) {
   const auto store = open(disk);
   EXPECT_FALSE(store->damage().journal);
   Sessions sessions(*store);
-  StateStore::Change change = sessions.turn("prefix a", 200);
-  change.key = "a";
-  ASSERT_TRUE(sessions.commit({change}));
+  ASSERT_TRUE(sessions.commit({sessions.turn("a", 350)}));
   EXPECT_EQ(store->pages_of(*sessions["a"].state).count, 6);
   ASSERT_TRUE(sessions.commit({sessions.turn("a", 30)}));
   const auto again = open(disk->after_power_loss([](size_t) { return 0; }));
   again->for_each_record([&](const StateStore::Record& record) {
     EXPECT_EQ(problem_of(*again, record), "") << record.key;
   });
+}
+
+// Of expendable states too: their removal frees at once what no other one needs.
+TEST(PageGroupsOfAStore, ExpendableStatesShareThem) {
+  auto disk = std::make_shared<RecordingDisk>();
+  auto store = open(disk);
+  std::optional<Sessions> sessions(*store);
+  ASSERT_TRUE(sessions->commit({sessions->turn("prefix a", 640)}));
+  ASSERT_TRUE(sessions->commit({sessions->fork("prefix a", "prefix b")}));
+  const uint64_t before = store->usage().written;
+  ASSERT_TRUE(sessions->commit({sessions->turn("prefix b", 128)}));
+  EXPECT_LE(store->usage().written - before, 2 * kPageBytes + 2500);
+  ASSERT_TRUE(sessions->commit({Sessions::removal("prefix a")}));
+  while (store->tidy(StateStore::Hurry::kFull)) continue;
+  EXPECT_EQ(store->usage().states, 3) << "a state and two groups";
+  sessions.reset();
+  store = open(disk);
+  store->for_each_record([&](const StateStore::Record& record) {
+    EXPECT_EQ(record.key, "prefix b");
+    EXPECT_EQ(problem_of(*store, record), "");
+  });
+  sessions.emplace(*store);
+  ASSERT_TRUE(sessions->commit({Sessions::removal("prefix b")}));
+  sessions.reset();
+  while (store->tidy(StateStore::Hurry::kFull)) continue;
+  EXPECT_EQ(store->usage().states, 0);
+}
+
+// The file of a group went, and power was lost before the journal said so.
+TEST(PageGroupsOfAStore, ExpendableStatesWithoutTheirPagesAreNoRecords) {
+  auto disk = std::make_shared<RecordingDisk>();
+  {
+    const auto store = open(disk);
+    Sessions sessions(*store);
+    ASSERT_TRUE(sessions.commit({sessions.turn("prefix a", 640), sessions.turn("prefix c", 100)}));
+    ASSERT_TRUE(sessions.commit({sessions.fork("prefix a", "prefix b")}));
+    ASSERT_TRUE(sessions.commit({sessions.turn("prefix b", 64)}));
+  }
+  const auto is_file = [](const std::string& name) { return name.starts_with("state-"); };
+  const std::vector<std::string> names = disk->names();
+  ASSERT_EQ(std::ranges::count_if(names, is_file), 1) << "the first pages of two states";
+  disk->remove(*std::ranges::find_if(names, is_file));
+  const auto store = open(disk);
+  std::vector<std::string> keys;
+  store->for_each_record([&](const StateStore::Record& record) {
+    keys.push_back(record.key);
+    EXPECT_EQ(problem_of(*store, record), "");
+  });
+  EXPECT_EQ(keys, std::vector<std::string>{"prefix c"});
+  EXPECT_EQ(store->usage().states, 2) << "a state and its group";
+  EXPECT_EQ(store->usage().set_aside, 0);
+  EXPECT_EQ(store->damage().states_gone, 0);
+}
+
+// Of each record that is there after a power failure, the state is whole; one whose pages made room
+// before the journal had its removal is dropped.
+TEST(PageGroupsOfAStore, ExpendableStatesAreWholeOrGoneWheneverPowerIsLost) {
+  Options few = options();
+  few.most_bytes = 22'000;
+  const auto open = [&](const std::shared_ptr<RecordingDisk>& disk) {
+    return std::make_unique<StateStore>(std::make_unique<RecordingFolder>(disk), few);
+  };
+  const auto run = [](StateStore& store) {
+    Sessions sessions(store);
+    for (int round = 0; round < 3; ++round) {
+      sessions.commit({sessions.turn("prefix a", 300), sessions.turn("s", 200)});
+      sessions.commit({sessions.fork("prefix a", "prefix b")});
+      sessions.commit({sessions.turn("prefix b", 200)});
+      sessions.commit({Sessions::removal("prefix a"), sessions.turn("prefix c", 500)});
+      sessions.commit({sessions.turn("prefix b", 90), Sessions::removal("prefix c")});
+      sessions.commit({Sessions::removal("prefix b"), sessions.turn("s", 400)});
+      while (store.tidy(StateStore::Hurry::kFull)) continue;
+    }
+  };
+  auto whole = std::make_shared<RecordingDisk>();
+  run(*open(whole));
+  ASSERT_GT(whole->calls(), 60);
+  int64_t found = 0;
+  for (int last = 1; last <= whole->calls(); ++last) {
+    auto disk = std::make_shared<RecordingDisk>();
+    disk->on_call = [last](int call, const char*) {
+      if (call > last) throw PowerLost{};
+    };
+    try {
+      run(*open(disk));
+    } catch (const PowerLost&) {
+    }
+    std::mt19937_64 random(static_cast<uint64_t>(last));
+    for (int i = 0; i < 20; ++i) {
+      SCOPED_TRACE("call " + std::to_string(last) + ", by chance " + std::to_string(i));
+      const auto store = open(disk->after_power_loss([&](size_t of) { return random() % of; }));
+      EXPECT_EQ(store->damage().states_gone, 0);
+      EXPECT_EQ(store->usage().set_aside, 0);
+      store->for_each_record([&](const StateStore::Record& record) {
+        EXPECT_EQ(problem_of(*store, record), "") << record.key << ": " << record.text;
+        found += is_expendable(record.key);
+      });
+      if (HasFailure()) return;
+    }
+  }
+  EXPECT_GT(found, 500);
 }
 
 // A page a turn, of 38,400 tokens.
