@@ -10,8 +10,9 @@
 namespace recurve {
 namespace {
 
-// Free bytes of the heap that are not worth trimming.
-constexpr size_t kSlack = size_t{16} << 20;
+// Free bytes of the heap that are not worth trimming: they stay resident, next to those at the ends
+// of heaps.
+constexpr size_t kSlack = size_t{2} << 20;
 // Allocations from this size on are mapped, and returned when they are freed.
 constexpr int kMapThreshold = 1 << 20;
 // Free bytes at the end of each thread's heap, which malloc_trim() does not reach.
