@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <exception>
 #include <functional>
 #include <new>
@@ -43,6 +44,8 @@ namespace {
 constexpr std::chrono::seconds kFlushTimeout(1);
 // How long it waits for its frontends' threads.
 constexpr std::chrono::seconds kEndTimeout(5);
+// How long it waits for them to end the calls that are still there after draining.
+constexpr std::chrono::seconds kShutdownTimeout(15);
 
 // A part that no longer works. It is logged, requests in progress are cancelled, and the process
 // exits with 1.
@@ -292,14 +295,24 @@ int fail(const std::exception& error) {
   return 1;
 }
 
-// The exit code of the process from now on, even where the rest of its end takes longer than
-// kEndTimeout: gRPC waits for ever for a thread that it could not start.
-int end(int code) {
+// Ends the process, with a sentence, if it is still there after so long: gRPC waits for ever for a
+// thread that it could not start.
+void end_after(std::chrono::seconds timeout, int code, const char* sentence) {
   static std::atomic<int> exit_code;
+  static std::atomic<const char*> said;
   exit_code = code;
+  said = sentence;
+  std::signal(SIGALRM, [](int) {
+    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, said, std::strlen(said));
+    _exit(exit_code);
+  });
+  alarm(static_cast<unsigned>(timeout.count()));
+}
+
+// The exit code of the process from now on, however long the rest of its end takes.
+int end(int code) {
   flush_log(kFlushTimeout);
-  std::signal(SIGALRM, [](int) { _exit(exit_code); });
-  alarm(kEndTimeout.count());
+  end_after(kEndTimeout, code, "");
   return code;
 }
 
@@ -344,7 +357,11 @@ int serve_model(const Options& o, StopSignal& stop, Failure& failure, ServerCore
   log_event(LogLevel::kInfo, "draining", {{"seconds", seconds}, {"requests", core.under_way()}});
   const bool all_ended = core.drain(Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                                        std::chrono::duration<double>(seconds)));
+  end_after(kShutdownTimeout, 1,  // with what is stored on the disk, as after a crash
+            "recurve-server: gRPC has not stopped after 15 s, and the server ends without it; if "
+            "memory or threads ran out at the start, raise their limits\n");
   frontends.shutdown();
+  alarm(0);
   served.stop_engine();
   log_event(LogLevel::kInfo, "stopped", {{"all_requests_ended", all_ended}});
   return failure.happened() ? 1 : 0;

@@ -7,9 +7,11 @@ address space themselves.
 import os
 import resource
 import signal
+import subprocess
+import time
 
 import pytest
-from keyed_server import BIN
+from keyed_server import BIN, MODEL
 from starting import started
 
 TOO_MUCH = ("--slots", "1000000", "--session-memory", "100000GB")
@@ -42,3 +44,24 @@ def test_a_start_without_one_thread_ends_with_a_sentence(count, tmp_path):
     assert "cannot start a thread" in sentences
     assert sentences <= {"cannot start a thread", "not enough memory on device 'cpu'",
                          "a library ended the process"}
+
+
+def test_a_server_that_started_without_one_thread_stops_when_asked(tmp_path):
+    """gRPC may wait for ever for the thread that it could not start; the server does not wait for it."""
+    log, stopped = tmp_path / "log", []
+    for first in range(24):
+        with open(log, "w") as out:
+            server = subprocess.Popen(
+                [BIN / "recurve-server", "--model", MODEL, "--listen", "127.0.0.1:0", "--threads", "1", "--sandbox", "off"],
+                stderr=out, env=without_threads(first, 1))
+        try:
+            while server.poll() is None and "event=serving " not in log.read_text():
+                time.sleep(0.02)
+            if server.poll() is None:
+                server.terminate()
+                stopped.append((first, server.wait(timeout=60)))
+                assert stopped[-1][1] == 0 or "recurve-server: gRPC has not stopped" in log.read_text(), stopped
+        finally:
+            server.kill()
+            server.wait()
+    assert {code for _, code in stopped} == {0, 1}
