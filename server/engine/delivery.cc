@@ -11,11 +11,15 @@ void Delivery::deliver(const Batch& batch) {
     if (member.sequence == nullptr) continue;
     Sequence& sequence = *member.sequence;
     const int scored = member.scored();
-    if (sequence.in_prompt()) {
+    const bool in_prompt = sequence.in_prompt();
+    if (in_prompt) {
       stats_.prompt_tokens += member.rows;
       metrics_.add_prompt_tokens(member.rows);
     }
     sequence.absorb(member.rows, member.sampled);
+    if (in_prompt && !member.sampled && sequence.request.report_progress) {
+      sequence.stream().push_progress(static_cast<int64_t>(sequence.prompt.absorbed));
+    }
     if (scored > 0 && !score_prompt(sequence, batch, member.first_sample, scored)) continue;
     if (member.hidden > 0 && !pool(sequence, batch.hidden(member), member.hidden)) continue;
     if (member.sampled) {

@@ -56,10 +56,13 @@ class TokenStream {
     std::optional<Accepted> accepted;  // once, first
     // Scores of the prompt's tokens without the first, in order; only if requested.
     std::vector<SampledToken> prompt;
+    std::optional<int64_t> absorbed;   // ids of the prompt so far; only if requested
     std::vector<SampledToken> tokens;  // generated
     std::optional<StreamEnd> ending;   // once, last
     bool was_full = false;             // call AdmissionQueue::wake() after take()
-    bool empty() const { return !accepted && prompt.empty() && tokens.empty() && !ending; }
+    bool empty() const {
+      return !accepted && prompt.empty() && !absorbed && tokens.empty() && !ending;
+    }
   };
 
   // Engine side.
@@ -70,6 +73,9 @@ class TokenStream {
     update([&] {
       for (SampledToken& token : scored) add(std::move(token), &gathered_.prompt);
     });
+  }
+  void push_progress(int64_t absorbed) {
+    update([&] { gathered_.absorbed = absorbed; });
   }
   void push(SampledToken token) {
     update([&] { add(std::move(token), &gathered_.tokens); });

@@ -57,6 +57,12 @@ class GenerateCall final
     outbox_.push(response);
   }
 
+  void write(const PromptProgress& progress) {
+    v1::GenerateResponse response;
+    response.mutable_progress()->set_absorbed_tokens(progress.absorbed_tokens);
+    outbox_.push(response);
+  }
+
   void write(const AnswerDelta& delta) {
     fill(delta, *served().model().text.tokenizer, &chunk_);
     v1::GenerateResponse response;

@@ -123,6 +123,7 @@ TextRequest to_request(v1::GenerateRequest&& message) {
                       .include_stop = stop.include_stop(),
                       .choices = message.has_n() ? message.n() : 1,
                       .session = message.session(),
+                      .report_progress = message.report_progress(),
                       .priority = message.priority(),
                       .prefix = to_prefix_mode(message.prefix()),
                       .prefix_points = to_vector<int64_t>(message.prefix_points()),

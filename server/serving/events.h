@@ -25,6 +25,11 @@ struct PromptScored {
   std::vector<SampledToken> tokens = {};
 };
 
+// Ids of the prompt that are absorbed so far, if requested.
+struct PromptProgress {
+  int64_t absorbed_tokens = 0;
+};
+
 // The next part of one choice's answer.
 struct AnswerDelta {
   int32_t choice = 0;
@@ -61,7 +66,8 @@ struct AnswerEnd {
   StreamEnd usage = {};  // of all choices
 };
 
-using AnswerEvent = std::variant<RequestAccepted, PromptScored, AnswerDelta, AnswerEnd>;
+using AnswerEvent =
+    std::variant<RequestAccepted, PromptScored, PromptProgress, AnswerDelta, AnswerEnd>;
 
 // Progress of the scoring of a text.
 struct ScoreProgress {

@@ -70,6 +70,7 @@ void Generation::poll_choice(size_t index, bool busy) {
   TokenStream::Gathered gathered = take(index);
   if (gathered.accepted && !std::exchange(accepted_, true)) send_accepted(*gathered.accepted);
   if (index == 0 && !gathered.prompt.empty()) send_scored(std::move(gathered.prompt));
+  if (index == 0 && gathered.absorbed) sink_.send(PromptProgress{*gathered.absorbed});
   const bool new_tokens = !gathered.tokens.empty();
   if (new_tokens) time_tokens(choice, gathered.tokens.size());
   add_tokens(index, gathered);

@@ -57,6 +57,7 @@ struct TextRequest {
   std::string session = {};                     // empty: none
   bool session_is_kept = false;                 // internal, see reserved_name()
   std::optional<uint64_t> expected_epoch = {};  // of the session; left out: any
+  bool report_progress = false;                 // of the prompt
   int32_t priority = 0;
   PrefixMode prefix = PrefixMode::kUseAndStore;
   // Lengths of prefixes to cache: in ids, bytes of a text, or messages.

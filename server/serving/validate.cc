@@ -402,6 +402,7 @@ Refused validate(TextRequest asked, const ModelText& model, const WorkLimits& li
   request.id = std::move(asked.id);
   request.caller = asked.caller;
   request.session = asked.session_is_kept ? reserved_name(asked.session) : std::move(asked.session);
+  request.report_progress = asked.report_progress;
   request.priority = asked.priority;
   request.prefix = asked.prefix;
   request.durability = asked.durability;

@@ -107,6 +107,23 @@ TEST_F(FrontendTest, ATextGetsItsAnswer) {
   EXPECT_EQ(sink->last().usage.generated_tokens, 30);
 }
 
+TEST_F(FrontendTest, TheProgressOfAPromptIsSentIfItIsAskedFor) {
+  start();
+  TextRequest asked = request(std::string(1000, 'a'));
+  EXPECT_THAT(ask(asked)->all<PromptProgress>(), SizeIs(0));
+  asked = request(std::string(1000, 'b'));
+  asked.report_progress = true;
+  const auto sink = ask(asked);
+  ASSERT_FALSE(sink->refusal()) << sink->refusal()->message;
+  int64_t last = 0;
+  for (const PromptProgress& progress : sink->all<PromptProgress>()) {
+    EXPECT_GT(progress.absorbed_tokens, last);
+    last = progress.absorbed_tokens;
+  }
+  EXPECT_GT(last, 0);
+  EXPECT_LT(last, sink->accepted().prompt_tokens);
+}
+
 TEST_F(FrontendTest, MessagesAreWrittenByTheTemplate) {
   start();
   TextRequest chat = request("");

@@ -132,6 +132,26 @@ def test_a_terminal_shows_the_addresses():
     assert chat.wait(timeout=60) == 0
 
 
+def test_a_terminal_shows_how_much_of_a_long_prompt_is_absorbed(tmp_path):
+    (tmp_path / "prompt").write_text("It was a dark night. " * 300)
+    master, slave = pty.openpty()
+    with open(tmp_path / "out", "w") as out:
+        chat = subprocess.Popen([*RUN, *SERVER], stdin=open(tmp_path / "prompt"), stdout=out, stderr=slave,
+                                env=of_command_line(), start_new_session=True)
+    os.close(slave)
+    shown = terminal_until(chat, master, "tokens of the prompt are absorbed")
+    try:
+        while more := os.read(master, 4096):
+            shown += more.decode()
+    except OSError:  # the terminal is closed with the last program on it
+        pass
+    assert chat.wait(timeout=60) == 0
+    found = [(int(done), int(total)) for done, total in re.findall(r"(\d+) of (\d+) tokens of the prompt", shown)]
+    assert [done for done, _ in found] == sorted({done for done, _ in found})
+    assert {total for _, total in found} == {found[0][1]} and found[-1][0] < found[0][1]
+    assert re.search(r"absorbed\r +\r$", shown) and (tmp_path / "out").read_text().strip()
+
+
 def test_without_a_server_the_sentence_says_where_it_was_looked_for(loading):
     done = run(loading / "recurve", "run", "anything")
     assert (done.returncode, done.stderr) == (1, "recurve: recurve-server is neither next to recurve nor in PATH\n")

@@ -333,6 +333,7 @@ void Chat::ask() {
   is_fresh_ = false;
   calls_.clear();
   results_.clear();
+  request_.set_report_progress(AnswerPrinter::shows_progress(context_.json));
   AnswerPrinter printer(context_.json, 1);
   Interrupts::Scope interrupt(context_.interrupts);
   try {

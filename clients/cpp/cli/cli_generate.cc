@@ -26,6 +26,12 @@ AnswerPrinter::AnswerPrinter(bool json, int choices)
 
 void AnswerPrinter::print(const v1::GenerateResponse& response) {
   if (response.has_prompt()) prompt_ = response.prompt();
+  if (response.has_progress()) {
+    status_.show(fmt::format("recurve: {} of {} tokens of the prompt are absorbed",
+                             response.progress().absorbed_tokens(), prompt_.prompt_tokens()));
+  } else {
+    status_.clear();
+  }
   if (json_) write_json_line(response);
   if (response.has_chunk()) take(response.chunk());
   if (response.has_final()) take(response.final());
@@ -89,6 +95,7 @@ void AnswerPrinter::take(const v1::GenerateFinal& final) {
 }
 
 void AnswerPrinter::end(bool always_break) {
+  status_.clear();
   const bool breaks = always_break || out_is_terminal() || choices_.size() > 1;
   if (line_open_ && breaks) write_out("\n");
   line_open_ = false;
@@ -225,6 +232,7 @@ using FillPrompt = std::function<void(CliContext&, Client&, GenerateFlags&)>;
 int generate(CliContext& context, GenerateFlags& flags, const FillPrompt& fill) {
   Client client = context.client();
   fill(context, client, flags);  // before Ctrl-C cancels a call, as it may wait for standard input
+  flags.request.set_report_progress(AnswerPrinter::shows_progress(context.json));
   AnswerPrinter printer(context.json, flags.request.n());
   Interrupts::Scope interrupt(context.interrupts);
   const CallOptions options = context.call_options(interrupt.canceller());

@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "clients/cpp/cli/cli_io.h"
 #include "recurve/v1/inference.pb.h"
 
 namespace recurve {
@@ -13,6 +14,8 @@ namespace recurve {
 class AnswerPrinter {
  public:
   AnswerPrinter(bool json, int choices);
+  // Whether a request should report its progress, which this shows on a terminal.
+  static bool shows_progress(bool json) { return !json && error_is_terminal(); }
 
   void print(const v1::GenerateResponse& response);
   // Ends the line where a line break belongs: on a terminal, and between several answers. Also
@@ -43,6 +46,7 @@ class AnswerPrinter {
   std::vector<Choice> choices_;
   std::vector<std::string> call_ids_;
   v1::PromptInfo prompt_;
+  StatusLine status_;
 };
 
 // One line about what a request took, to standard error.

@@ -52,6 +52,12 @@ bool error_has_colours() {
          std::string_view(terminal) != "dumb";
 }
 
+void StatusLine::show(const std::string& text) {
+  if (!error_is_terminal() || (text.empty() && width_ == 0)) return;
+  fmt::print(stderr, "\r{:<{}}\r{}", "", width_, text);
+  width_ = text.size();
+}
+
 std::string read_all(const std::string& file) {
   PieceReader reader(file);
   std::string text;

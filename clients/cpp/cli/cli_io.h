@@ -32,6 +32,17 @@ bool error_is_terminal();
 // Whether standard error is a terminal that shows colours, and NO_COLOR is not set.
 bool error_has_colours();
 
+// A line of standard error that shows what is going on, if that is a terminal; else nothing.
+class StatusLine {
+ public:
+  ~StatusLine() { clear(); }
+  void show(const std::string& text);  // instead of the text before
+  void clear() { show(""); }
+
+ private:
+  size_t width_ = 0;
+};
+
 // Everything in the file, or in standard input for "-". Throws UsageError naming the file.
 std::string read_all(const std::string& file);
 

@@ -18,20 +18,6 @@ struct RunFlags {
   std::vector<std::string> server_flags;
 };
 
-// One line of a terminal, which shows the present state.
-class StatusLine {
- public:
-  ~StatusLine() { show(""); }
-  void show(const std::string& text) {
-    if (!error_is_terminal() || (text.empty() && width_ == 0)) return;
-    fmt::print(stderr, "\r{:<{}}\r{}", "", width_, text);
-    width_ = text.size();
-  }
-
- private:
-  size_t width_ = 0;
-};
-
 bool wait_until_serving(ServerProcess& server) {
   StatusLine status;
   return server.wait_until_serving([&status](const std::string& text) { status.show(text); });

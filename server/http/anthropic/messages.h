@@ -41,6 +41,7 @@ class Messages final : public AnswerDialect {
 
   std::string write(const RequestAccepted& accepted);
   std::string write(const PromptScored&) { return {}; }
+  std::string write(const PromptProgress&) { return {}; }
   std::string write(const AnswerDelta& delta);
   std::string write(const AnswerEnd& end);
   std::string add(Kind kind, const std::string& text);

@@ -86,6 +86,7 @@ class Choices : public AnswerDialect {
  private:
   std::string write(size_t index, const RequestAccepted& accepted);
   std::string write(size_t index, const PromptScored& scored);
+  std::string write(size_t, const PromptProgress&) { return {}; }
   std::string write(size_t index, const AnswerDelta& delta);
   std::string write(size_t index, const AnswerEnd& end);
   std::string begin_once(size_t index);

@@ -42,9 +42,11 @@ TEST_F(ParametersTest, ReachTheEngine) {
   stop.add_stop_token_ids('y');
   request.set_logprobs(0);
   request.set_prompt_logprobs(4);
+  request.set_report_progress(true);
   request.set_request_id("r.1");
   ASSERT_TRUE(generate(request).status.ok());
   EXPECT_EQ(engine_->last_request().id, "r.1");
+  EXPECT_TRUE(engine_->last_request().report_progress);
   const SamplingParams p = engine_->last_request().sampling;
   EXPECT_EQ(p.temperature, 0.5f);
   EXPECT_EQ(p.top_k, 3);

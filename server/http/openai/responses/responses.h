@@ -62,6 +62,7 @@ class Responses final : public AnswerDialect {
 
   std::string write(const RequestAccepted& accepted);
   std::string write(const PromptScored&) { return {}; }
+  std::string write(const PromptProgress&) { return {}; }
   std::string write(const AnswerDelta& delta);
   std::string write(const AnswerEnd& end);
   std::string event(const char* type, nlohmann::json fields);
