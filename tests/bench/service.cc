@@ -2,6 +2,7 @@
 // its own and asks it over the socket.
 #include <fmt/format.h>
 
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -27,11 +28,14 @@ struct ServiceOptions {
   int tokens = 200;
 };
 
+// Of so many tokens with BOS.
+void fill_ids(int tokens, int seed, int vocab, v1::TokenIds* ids) {
+  for (int t = 0; t < tokens - 1; ++t) ids->add_ids(300 + (t * 7919 + seed) % (vocab - 300));
+}
+
 v1::GenerateRequest request_of(const ServiceOptions& o, int seed, int vocab) {
   v1::GenerateRequest request;
-  for (int t = 0; t < o.prompt - 1; ++t) {  // and BOS
-    request.mutable_ids()->add_ids(300 + (t * 7919 + seed) % (vocab - 300));
-  }
+  fill_ids(o.prompt, seed, vocab, request.mutable_ids());
   request.mutable_stop()->set_max_tokens(o.tokens);
   request.mutable_stop()->set_ignore_eos(true);
   request.mutable_sampling()->set_seed(static_cast<uint64_t>(seed));
@@ -63,6 +67,39 @@ double full_load(Client& client, const ServiceOptions& o, int vocab) {
   return o.slots * o.tokens / seconds_since(began);
 }
 
+constexpr int kTexts = 1000, kTextTokens = 128;
+
+// Tokens of prompts a second, of requests for one token that never leave a slot without work.
+double prompt_rate(Client& client, const ServiceOptions& o, int vocab) {
+  std::atomic<int> next = 0;
+  std::vector<std::thread> threads;
+  const Clock::time_point began = Clock::now();
+  for (int s = 0; s < 2 * o.slots; ++s) {
+    threads.emplace_back([&] {
+      for (int i; (i = next++) < kTexts;) {
+        v1::GenerateRequest request;
+        fill_ids(kTextTokens, i, vocab, request.mutable_ids());
+        request.mutable_stop()->set_max_tokens(1);
+        request.set_prefix(v1::PREFIX_MODE_OFF);
+        ask(client, request);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return kTexts * kTextTokens / seconds_since(began);
+}
+
+// The same tokens, as the inputs of one request for embeddings.
+double embedding_rate(Client& client, int vocab) {
+  v1::EmbedRequest request;
+  for (int i = 0; i < kTexts; ++i) {
+    fill_ids(kTextTokens, i, vocab, request.add_inputs()->mutable_ids());
+  }
+  const Clock::time_point began = Clock::now();
+  client.embed(request, [](const v1::EmbedResponse&) {});
+  return kTexts * kTextTokens / seconds_since(began);
+}
+
 void run(const ServiceOptions& o, bool json) {
   Report report(json);
   const auto row = [&](const char* what, double value, const char* unit,
@@ -74,8 +111,8 @@ void run(const ServiceOptions& o, bool json) {
                 {"target", target}});
   };
   const Clock::time_point began = Clock::now();
-  testing::ServerProcess server(
-      {"--model", o.model, "--device", o.device, "--slots", std::to_string(o.slots)});
+  testing::ServerProcess server({"--model", o.model, "--device", o.device, "--slots",
+                                 std::to_string(o.slots), "--ttft-ms", "0"});
   Client client(server.address());
   client.wait_until_serving(std::chrono::system_clock::now() + std::chrono::seconds(10));
   row("start to serving", seconds_since(began), "s", "< 2");
@@ -92,6 +129,15 @@ void run(const ServiceOptions& o, bool json) {
   row("decode, one stream", median(rate), "tok/s", "");
   row(fmt::format("prompt {} + decode {}, {} streams", o.prompt, o.tokens, o.slots).c_str(),
       full_load(client, o, info.token_count()), "tok/s", "");
+
+  std::vector<double> prompts, embeddings;
+  for (int i = 0; i < 3; ++i) {
+    prompts.push_back(prompt_rate(client, o, info.token_count()));
+    embeddings.push_back(embedding_rate(client, info.token_count()));
+  }
+  row(fmt::format("{} prompts of {}", kTexts, kTextTokens).c_str(), median(prompts), "tok/s", "");
+  row(fmt::format("embeddings of {} texts of {}", kTexts, kTextTokens).c_str(), median(embeddings),
+      "tok/s", fmt::format(">= {:.0f}: 95 % of the prompts", 0.95 * median(prompts)));
 
   const double bound = 1.15 * (static_cast<double>(info.weight_bytes()) +
                                o.slots * static_cast<double>(info.state_bytes())) +
