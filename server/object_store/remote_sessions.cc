@@ -27,7 +27,7 @@ void append(std::vector<std::string>* to, std::vector<std::string> keys) {
 }  // namespace
 
 RemoteSessions::Found RemoteSessions::read(const std::string& tenant, const std::string& session) {
-  ObjectResult found = store_.get(head_key(tenant, session), kMostHeadBytes);
+  ObjectResult found = store_.get(head_key(tenant, session), kMostBytesOfHead);
   if (found.outcome == Sent::kMissing) {
     return {{Outcome::kNoSession, fmt::format("there is no session \"{}\"", session)}};
   }

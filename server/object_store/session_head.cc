@@ -102,10 +102,10 @@ std::string head_text(const SessionHead& head) {
         fmt::format("the head of session \"{}\" is not in UTF-8", head.session));
   }
   text = fmt::format("{}{}{:016x}\n{}", kMagic, kForm, checksum_of(text), text);
-  if (text.size() > kMostHeadBytes || head.blobs.size() > kMostBlobs) {
+  if (text.size() > kMostBytesOfHead || head.blobs.size() > kMostBlobs) {
     throw std::invalid_argument(
         fmt::format("the head of session \"{}\" has {} bytes and {} blobs, at most {} and {} fit",
-                    head.session, text.size(), head.blobs.size(), kMostHeadBytes, kMostBlobs));
+                    head.session, text.size(), head.blobs.size(), kMostBytesOfHead, kMostBlobs));
   }
   return text;
 }

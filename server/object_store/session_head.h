@@ -37,7 +37,7 @@ struct SessionHead {
   bool operator==(const SessionHead&) const = default;
 };
 
-inline constexpr size_t kMostHeadBytes = size_t{1} << 20;
+inline constexpr size_t kMostBytesOfHead = size_t{1} << 20;
 inline constexpr size_t kMostBlobs = 4096;
 
 // Keys of a session's objects. Names have [A-Za-z0-9._-] only.
@@ -48,7 +48,7 @@ std::string new_nonce();
 
 uint64_t blob_checksum(std::span<const std::string_view> parts);
 
-// Throws std::invalid_argument if it has more than kMostHeadBytes or kMostBlobs, or is not in
+// Throws std::invalid_argument if it has more than kMostBytesOfHead or kMostBlobs, or is not in
 // UTF-8.
 std::string head_text(const SessionHead& head);
 // Throws std::runtime_error with a sentence if the text is no head, is damaged, has a newer form,

@@ -259,8 +259,9 @@ TEST(RemoteSessions, WhatNoHeadCanHaveIsRefused) {
   Server a(store, "a", true);
   ASSERT_TRUE(a.create().done());
   const std::string_view parts[] = {"state"};
-  for (const auto& [record, why] : {std::pair(std::string(kMostHeadBytes, 'x'), "at most 1048576"),
-                                    std::pair(std::string("\xff"), "is not in UTF-8")}) {
+  for (const auto& [record, why] :
+       {std::pair(std::string(kMostBytesOfHead, 'x'), "at most 1048576"),
+        std::pair(std::string("\xff"), "is not in UTF-8")}) {
     const Result result = a.sessions.commit(&a.owned, {.record = record, .added = {parts}});
     EXPECT_EQ(result.outcome, Outcome::kFailed);
     EXPECT_THAT(result.error, HasSubstr(why));
