@@ -37,6 +37,9 @@ sed -i -e '/^ *int32_t character =$/,/^ *return Sequence(/c\
   -e 's#kBasicEscape, Choice({escaped_character, unicode_escape})#kBasicEscape, RegexExpression(R"('"$escape"')")#' "$source"
 sed -i -e 's/^  GrammarBuilder builder_;/&\n  recurve::CountedStrings counted_strings_;/' \
   -e 's/^#include "grammar_builder.h"/&\n#include "server\/constraint\/xgrammar\/xgrammar_strings.h"/' "${source%.cc}.h"
+# A pattern has the escapes of JSON already (json_pattern() in regex_walk.cc).
+sed -i 's#RegexExpression(\*spec.pattern, /\*json_string=\*/true)#RegexExpression(*spec.pattern)#' "$source"
+[ "$(grep -c 'RegexExpression(\*spec.pattern)' "$source")" = 1 ]
 # In a tag JSON has white space only where its most is given.
 sed -i 's#/\*any_whitespace=\*/true,#format.max_whitespace_cnt.has_value(),#' "$folder/cpp/structural_tag.cc"
 [ "$(grep -c 'format.max_whitespace_cnt.has_value(),' "$folder/cpp/structural_tag.cc")" = 1 ]

@@ -69,6 +69,7 @@ std::string CharacterSet::to_class() const {
 }
 
 CharacterSet characters_of_escape(char name) {
+  if (name < 'a') return characters_of_escape(static_cast<char>(name - 'A' + 'a')).complement();
   CharacterSet set;
   if (name != 's') set.add('0', '9');
   if (name == 'w') {
@@ -79,7 +80,11 @@ CharacterSet characters_of_escape(char name) {
   if (name == 's') {
     set.add('\t', '\r');
     set.add(' ', ' ');
-    set.add(0xa0, 0xa0);
+    for (const uint32_t space : {0xa0u, 0x1680u, 0x202fu, 0x205fu, 0x3000u, 0xfeffu}) {
+      set.add(space, space);
+    }
+    set.add(0x2000, 0x200a);
+    set.add(0x2028, 0x2029);
   }
   return set;
 }

@@ -33,7 +33,7 @@ class CharacterSet {
   Ranges ranges_;
 };
 
-// The sets of \d, \w and \s.
+// The sets of \d, \w, \s, \D, \W and \S in ECMA-262.
 CharacterSet characters_of_escape(char name);
 
 }  // namespace recurve

@@ -41,7 +41,7 @@ uint32_t code_of(std::string_view character) {
   return code;
 }
 
-// Characters that need no escape in a JSON string; and those of them in printable ASCII.
+// Characters that need no escape in a JSON string.
 CharacterSet plain_in_json() {
   CharacterSet others(0, 0x1f);
   others.add('"', '"');
@@ -49,7 +49,21 @@ CharacterSet plain_in_json() {
   return others.complement();
 }
 
-CharacterSet plain_ascii() { return CharacterSet(0x20, 0x7e).within(plain_in_json()); }
+// Those with a short escape, and the letter behind its backslash. Other control characters are not
+// generated.
+constexpr std::string_view kEscapedInJson = "\"\\\b\f\n\r\t", kJsonEscapes = "\"\\bfnrt";
+
+// Those of `from` in the set, as the ones of `to` at the same index.
+CharacterSet mapped(const CharacterSet& set, std::string_view from, std::string_view to) {
+  CharacterSet result;
+  for (size_t i = 0; i < from.size(); ++i) {
+    const CharacterSet one(static_cast<uint32_t>(from[i]), static_cast<uint32_t>(from[i]));
+    if (!set.within(one).empty()) {
+      result.add(static_cast<uint32_t>(to[i]), static_cast<uint32_t>(to[i]));
+    }
+  }
+  return result;
+}
 
 // Parses the elements of a regular expression. Throws ConstraintRefused, with the position, for
 // what is invalid or not supported.
@@ -93,10 +107,8 @@ class RegexReader {
     if (is_negated) ++at_;
     if (next_is(']')) refuse("a class must not be empty; write \\] for the character");
     CharacterSet set;
-    bool has_sets = false;
     while (!next_is(']')) {
       const RegexUnit first = read_class_unit();
-      has_sets |= first.is_set;
       if (first.is_set) {
         set.add(first.set);
       } else {
@@ -104,9 +116,7 @@ class RegexReader {
       }
     }
     ++at_;
-    if (!is_negated) return set;
-    // For other validators, \d, \w and \s also match characters outside of ASCII.
-    return in_json_ && has_sets ? set.complement().within(plain_ascii()) : set.complement();
+    return is_negated ? set.complement() : set;
   }
 
   // The bounds of a repeat, {1, 1} if there is none; the second is empty if there is no upper
@@ -131,13 +141,6 @@ class RegexReader {
     return {least, most};
   }
 
-  // Refuses characters that the library does not handle in patterns of JSON strings.
-  void check_character(uint32_t c, bool in_class = false) const {
-    if (!in_json_) return;
-    if (c < 0x20 || c > 0x7e) refuse("in a schema, only printable ASCII characters are supported");
-    if (c == '"' && !in_class) refuse("a \" must be escaped in JSON, which is not supported");
-  }
-
   const std::string_view text_;
   const bool in_json_, rewritten_;
   size_t at_ = 0;
@@ -145,36 +148,26 @@ class RegexReader {
  private:
   RegexUnit read_class_unit() {
     if (next_is('[')) refuse("in a class, write \\[ for the character [");
-    const RegexUnit unit = read_unit();
-    if (!unit.is_set) check_character(unit.character, /*in_class=*/true);
-    return unit;
+    return read_unit();
   }
 
   RegexUnit read_escape() {
     const char c = take();
-    if (in_json_ && std::string_view("DWS").find(c) != std::string_view::npos) {
-      refuse(fmt::format(
-          "\\{} matches other characters in other engines: write a class such as [!-~]", c));
-    }
-    if (std::string_view("dws").find(c) != std::string_view::npos) {
-      const CharacterSet set = characters_of_escape(c);
-      return {.is_set = true, .set = in_json_ ? set.within(plain_ascii()) : set};
-    }
-    if (std::string_view("DWS").find(c) != std::string_view::npos) {
-      return {.is_set = true,
-              .set = characters_of_escape(static_cast<char>(std::tolower(c))).complement()};
+    if (std::string_view("dwsDWS").find(c) != std::string_view::npos) {
+      return {.is_set = true, .set = characters_of_escape(c)};
     }
     constexpr std::string_view kNames = "tnrfv", kControls = "\t\n\r\f\v";
     if (const size_t at = kNames.find(c); at != std::string_view::npos) {
-      if (in_json_) refuse(fmt::format("\\{} must be escaped in JSON, which is not supported", c));
       return {.bytes = kControls.substr(at, 1), .character = static_cast<uint32_t>(kControls[at])};
     }
     if (rewritten_ && (c == 'u' || c == 'U')) return read_code(c == 'u' ? 4 : 8);
     if (kRegexSpecial.find(c) != std::string_view::npos) {
-      if (c == '\\' && in_json_) refuse("a \\ must be escaped in JSON, which is not supported");
       return {.bytes = text_.substr(at_ - 1, 1), .character = static_cast<uint32_t>(c)};
     }
     --at_;
+    if (c == 'b' || c == 'B') {
+      refuse(fmt::format("\\{} is not supported: write the characters around the word", c));
+    }
     refuse(
         fmt::format("\\{} is not supported; the escapes are \\d \\w \\s \\D \\W \\S \\t \\n \\r "
                     "\\f \\v and those of ^ $ . * + ? \\ ( ) [ ] {{ }} | / -",
@@ -258,20 +251,26 @@ class RegexWalk : RegexReader {
  public:
   using RegexReader::RegexReader;
 
-  // `lengths`: set to those of the texts that match, unless null.
-  std::string run(TextLengths* lengths) {
+  // `lengths`: set to those of the texts that match, unless null. `contains`: the expression
+  // matches a part of the text, where it has no anchors.
+  std::string run(TextLengths* lengths, bool contains = false) {
+    contains_ = contains;
     if (!rewritten_ && text_.size() > kMostRegexBytes) {
       refuse(fmt::format("it must have at most {} bytes, got {}", kMostRegexBytes, text_.size()));
     }
-    if (next_is('^')) ++at_;
-    Piece all = read_alternatives(0);
+    Piece all = read_alternatives(0, {.start = true, .end = true});
     if (at_ < text_.size()) refuse("unexpected )");
     if (lengths != nullptr) *lengths = all.lengths;
     return std::move(all.text);
   }
 
  private:
-  Piece read_alternatives(int depth) {
+  // Whether a part of the expression is the first or the last one, so that it may have an anchor.
+  struct Edges {
+    bool start = false, end = false;
+  };
+
+  Piece read_alternatives(int depth, Edges edges) {
     if (depth > kMostNesting)
       refuse(fmt::format("groups are nested more than {} levels deep", kMostNesting));
     Piece all;
@@ -279,13 +278,7 @@ class RegexWalk : RegexReader {
     while (true) {
       const size_t from = all.text.size();
       all.lengths = {};
-      while (!ended() && !next_is('|') && !next_is(')')) {
-        all.add(read_repeated(depth));
-        if (all.positions > kMostRegexPositions) {
-          refuse(fmt::format("with repeats expanded it must have at most {} characters",
-                             kMostRegexPositions));
-        }
-      }
+      read_sequence(depth, edges, &all);
       if (all.text.size() == from) all.text += nothing();
       if (before) {
         all.lengths.least = std::min(all.lengths.least, before->least);
@@ -299,13 +292,73 @@ class RegexWalk : RegexReader {
     }
   }
 
-  Piece read_repeated(int depth) {
-    if (next_is('$')) {
-      if (at_ + 1 != text_.size()) refuse("$ is only supported at the end");
+  // One alternative. A group at an edge has the anchors, or what may stand around the match.
+  void read_sequence(int depth, Edges edges, Piece* all) {
+    bool start = edges.start, closed = false;
+    if (start && next_is('^')) {
       ++at_;
-      return {};
+      start = false;
+    } else if (start && !(next_is('(') && !is_repeated_group())) {
+      if (contains_) all->add(any_text());
+      start = false;
     }
-    const Piece one = read_one(depth);
+    while (!ended() && !next_is('|') && !next_is(')')) {
+      if (next_is('$')) {
+        ++at_;
+        if (!edges.end || !sequence_ends(at_)) {
+          --at_;
+          refuse("$ is only supported at the end");
+        }
+        return;
+      }
+      const bool group = next_is('(') && !is_repeated_group();
+      closed = group && edges.end && sequence_ends(end_of_group());
+      all->add(read_repeated(depth, {.start = group && start, .end = closed}));
+      start = false;
+      if (all->positions > kMostRegexPositions) {
+        refuse(fmt::format("with repeats expanded it must have at most {} characters",
+                           kMostRegexPositions));
+      }
+    }
+    if (edges.end && !closed && contains_) all->add(any_text());
+  }
+
+  bool sequence_ends(size_t at) const {
+    return at >= text_.size() || text_[at] == '|' || text_[at] == ')';
+  }
+
+  // The index after the group that begins here; the text's end if the group is not closed.
+  size_t end_of_group() const {
+    int depth = 0;
+    bool in_class = false;
+    for (size_t at = at_; at < text_.size(); ++at) {
+      const char c = text_[at];
+      if (c == '\\') {
+        ++at;
+      } else if (in_class) {
+        in_class = c != ']';
+      } else if (c == '[') {
+        in_class = true;
+      } else if (c == '(') {
+        ++depth;
+      } else if (c == ')' && --depth == 0) {
+        return at + 1;
+      }
+    }
+    return text_.size();
+  }
+  bool is_repeated_group() const {
+    const size_t end = end_of_group();
+    return end < text_.size() &&
+           std::string_view("*+?{").find(text_[end]) != std::string_view::npos;
+  }
+
+  Piece any_text() const {
+    return {one_of(CharacterSet(0, CharacterSet::kLast)).text + "*", 1, {0, std::nullopt}};
+  }
+
+  Piece read_repeated(int depth, Edges edges) {
+    const Piece one = read_one(depth, edges);
     const auto [least, most] = read_repeat();
     if (next_is('?')) ++at_;  // lazy: matches the same texts
     if (next_is('*') || next_is('+') || next_is('{')) refuse("a repeat must not follow a repeat");
@@ -338,12 +391,12 @@ class RegexWalk : RegexReader {
     return all;
   }
 
-  Piece read_one(int depth) {
+  Piece read_one(int depth, Edges edges) {
     const size_t from = at_;
     const char c = take();
     switch (c) {
       case '(':
-        return read_group(depth);
+        return read_group(depth, edges);
       case '[':
         return one_of(read_class());
       case '.':
@@ -363,24 +416,37 @@ class RegexWalk : RegexReader {
     }
     at_ = from;
     const RegexUnit unit = read_unit();
-    if (!unit.is_set) check_character(unit.character);
+    if (rewritten_ && !unit.is_set && unit.character == '\\') return read_json_escape();
     return unit.is_set ? one_of(unit.set) : literal(unit);
   }
 
-  // In JSON, the library removes characters that a string cannot contain.
   Piece one_of(const CharacterSet& set) const {
-    if (in_json_ && set.within(plain_in_json()).empty()) {
-      refuse("this class has no printable character that JSON does not escape");
-    }
     if (rewritten_) return within_parameter(set);
-    if (set.empty()) refuse("this class has no characters");
-    return {set.to_class(), 1, {1, 1}};
+    if (!in_json_) {
+      if (set.empty()) refuse("this class has no characters");
+      return {set.to_class(), 1, {1, 1}};
+    }
+    const CharacterSet plain = set.within(plain_in_json()),
+                       escapes = mapped(set, kEscapedInJson, kJsonEscapes);
+    if (plain.empty() && escapes.empty()) {
+      refuse("this class has no character that JSON writes as itself or with a short escape");
+    }
+    if (escapes.empty()) return {plain.to_class(), 1, {1, 1}};
+    return {fmt::format("({}{}\\\\{})", plain.empty() ? "" : plain.to_class(),
+                        plain.empty() ? "" : "|", escapes.to_class()),
+            1,
+            {1, 1}};
   }
 
-  // The characters of a JSON string that do not begin the mark after a parameter.
+  // What follows the backslash of an escape, as one_of() has written it.
+  Piece read_json_escape() {
+    if (take() != '[') refuse("an escape must be a class");
+    return one_of(mapped(read_class(), kJsonEscapes, kEscapedInJson));
+  }
+
+  // The characters that do not begin the mark after a parameter.
   Piece within_parameter(const CharacterSet& set) const {
-    const CharacterSet within =
-        set.within(plain_in_json()).within(CharacterSet('<', '<').complement());
+    const CharacterSet within = set.within(CharacterSet('<', '<').complement());
     if (within.empty()) refuse("it needs a <, which the model's form of calls does not allow");
     return {within.to_class(), 1, {1, 1}};
   }
@@ -388,21 +454,25 @@ class RegexWalk : RegexReader {
   Piece literal(const RegexUnit& unit) const {
     if (rewritten_ && unit.character == '<') return within_parameter({'<', '<'});
     if (!in_json_) return {'"' + escaped_for_ebnf(unit.bytes) + '"', 1, {1, 1}};
-    return {escaped_in_regex(unit.bytes), 1, {1, 1}};
+    const CharacterSet one(unit.character, unit.character);
+    const bool is_plain = unit.character <= 0x7e && !one.within(plain_in_json()).empty();
+    return is_plain ? Piece{escaped_in_regex(unit.bytes), 1, {1, 1}} : one_of(one);
   }
 
-  Piece read_group(int depth) {
+  Piece read_group(int depth, Edges edges) {
     if (next_is('?')) {
       ++at_;
       if (take() != ':') refuse("of the groups with ?, only (?:...) is supported");
     }
-    const Piece within = read_alternatives(depth + 1);
+    const Piece within = read_alternatives(depth + 1, edges);
     if (take() != ')') refuse("a group is not closed");
     return {"(" + within.text + ")", within.positions, within.lengths};
   }
 
   // The empty text as an alternative.
   std::string nothing() const { return in_json_ ? "" : "\"\""; }
+
+  bool contains_ = false;
 };
 
 }  // namespace
@@ -413,8 +483,8 @@ std::string ebnf_of_json_pattern(std::string_view pattern) {
   return RegexWalk(pattern, /*in_json=*/false, /*rewritten=*/true).run(nullptr);
 }
 
-std::string json_pattern(std::string_view regex, TextLengths* lengths) {
-  return RegexWalk(regex, true).run(lengths);
+std::string json_pattern(std::string_view regex, PatternUse use, TextLengths* lengths) {
+  return RegexWalk(regex, true).run(lengths, use == PatternUse::kContains);
 }
 
 }  // namespace recurve

@@ -17,8 +17,8 @@ struct TextLengths {
 };
 
 // Regular expressions in UTF-8 with characters, classes, groups, |, ? * + {m,n}, \d \w \s and their
-// opposites, and ^ and $ at the ends. They match the whole text. `.` is any character except a line
-// break. Both functions throw ConstraintRefused.
+// opposites as in ECMA-262, and ^ and $ at the ends. They match the whole text. `.` is any
+// character except a line break. All functions throw ConstraintRefused.
 
 // An equivalent body of a rule in the library's EBNF.
 std::string ebnf_of_regex(std::string_view regex);
@@ -26,8 +26,12 @@ std::string ebnf_of_regex(std::string_view regex);
 // no others.
 std::string ebnf_of_json_pattern(std::string_view pattern);
 
-// An equivalent regular expression of the library, for a JSON string, without characters that need
-// an escape in JSON. Sets `lengths` to those of the texts that match, unless null.
-std::string json_pattern(std::string_view regex, TextLengths* lengths = nullptr);
+enum class PatternUse {
+  kWhole,     // the string matches
+  kContains,  // a part of it does, as JSON Schema reads a pattern
+};
+// An equivalent regular expression of the library, for what stands between the quotes of a JSON
+// string. Sets `lengths` to those of the strings that match, unless null.
+std::string json_pattern(std::string_view regex, PatternUse use, TextLengths* lengths = nullptr);
 
 }  // namespace recurve

@@ -48,8 +48,7 @@ inline constexpr SchemaKeyword kSchemaKeywords[] = {
      "for integers: up to 1,024 without bounds, or with both bounds and few multiples"},
     {"minLength", KeywordUse::kString, "with pattern or format, only if these imply it"},
     {"maxLength", KeywordUse::kString, "as minLength; more than 1,000 acts as 1,000"},
-    {"pattern", KeywordUse::kString,
-     "for the whole string, with the supported regular expressions"},
+    {"pattern", KeywordUse::kString, "with the supported regular expressions"},
     {"format", KeywordUse::kString,
      "strings: those in schema_patterns.cc; int8 to uint64 are bounds of numbers; others have no "
      "effect, but regex, which is refused"},

@@ -96,7 +96,8 @@ class Negation {
     if (has_true != has_false) disjuncts.push_back(Json{{"enum", Json::array({has_false})}});
     if (!names.empty() && plain && bytes <= kMostNamedBytes) {
       disjuncts.push_back(
-          Json{{"type", "string"}, {"pattern", pattern_of_others({names.begin(), names.end()})}});
+          Json{{"type", "string"},
+               {"pattern", fmt::format("^{}$", pattern_of_others({names.begin(), names.end()}))}});
     }
   }
 

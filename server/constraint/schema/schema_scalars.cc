@@ -133,7 +133,8 @@ bool has_type(const Json& value, std::string_view type) {
 std::string checked_pattern(const Json& pattern, std::string_view keyword, const std::string& path,
                             size_t* pattern_bytes, TextLengths* lengths) {
   try {
-    const std::string regex = json_pattern(pattern.get_ref<const std::string&>(), lengths);
+    const std::string regex =
+        json_pattern(pattern.get_ref<const std::string&>(), PatternUse::kContains, lengths);
     *pattern_bytes += regex.size();
     if (*pattern_bytes > kMostPatternBytes)
       throw ConstraintRefused("all patterns together are too long");
@@ -239,8 +240,17 @@ Json read_string(const SchemaKeywords& keywords, const std::string& path, size_t
   TextLengths lengths;
   if (pattern != nullptr) {
     out["pattern"] = checked_pattern(*pattern, "pattern", path, pattern_bytes, &lengths);
+    TextLengths whole;
+    std::string regex =
+        json_pattern(pattern->get_ref<const std::string&>(), PatternUse::kWhole, &whole);
+    // A string of this length has nothing around the match.
+    if (!lengths.most && whole.most == whole.least &&
+        length.value("maxLength", int64_t{-1}) == whole.least) {
+      out["pattern"] = std::move(regex);
+      lengths = whole;
+    }
   } else if (of_format) {
-    out["pattern"] = json_pattern(*of_format, &lengths);
+    out["pattern"] = json_pattern(*of_format, PatternUse::kWhole, &lengths);
   } else {
     out.update(length);
     return out;

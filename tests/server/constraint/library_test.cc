@@ -134,10 +134,21 @@ TEST_F(ConstraintLibraryTest, Strings) {
   expect(R"({"type":"string","pattern":"^[a-c]+-\\d{2}$"})", {R"("ab-12")"},
          {R"("ab-1")", R"("d-12")"});
   expect(R"({"type":"string","pattern":"^[^\\s]+$"})", {R"("a-Z/")"},
-         {R"("a b")", "\"a\xc2\x85\"", "\"\xe3\x80\x80\"", R"("a"b")"});
+         {R"("a b")", "\"\xe3\x80\x80\"", R"("a"b")"});
   expect(R"({"type":"string","pattern":"^[^a]+$"})", {R"("bcd")"},
          {R"("a")", R"("b"c")", "\"b\n\""});
-  expect(R"({"type":"string","pattern":".*"})", {R"("")", R"("xyz")"}, {R"("x"y")", "\"x\ty\""});
+  expect(R"({"type":"string","pattern":".*"})", {R"("")", R"("xyz")", R"("x\ty")"},
+         {R"("x"y")", "\"x\ty\"", R"("\u0041")"});
+  expect(R"({"type":"string","pattern":"[a-z]{2}","minLength":2,"maxLength":2})", {R"("ab")"},
+         {R"("a")", R"("abc")", R"("1a")"});
+  // As agents' tools have it.
+  expect(R"({"type":"string","pattern":"\\S"})",
+         {R"("a")", R"("  \n a\"b\\ \t")", "\"\xe4\xb8\x96\"", R"("\"")"},
+         {R"("")", R"(" \n\t ")", "\"\xe2\x80\x83\"", R"(1)"});
+  expect(R"({"type":"string","pattern":"^\\w+\\W\\D$"})", {R"("a_1-x")", "\"a\xc3\xa9\xc3\xa9\""},
+         {R"("a-1")", R"("a")", R"("-x")"});
+  expect(R"({"type":"string","pattern":"^a\"\\n|b$"})", {R"("a\"\n")", R"("a\"\nxyz")", R"("xb")"},
+         {R"("xa\"\n")", R"("bx")", R"("a")"});
   expect(R"({"type":"string","format":"date"})", {R"("2024-02-28")"},
          {R"("2024-02-30")", R"("2024-13-01")"});
   expect(R"({"type":"string","format":"ipv4"})", {R"("10.0.255.1")"},
@@ -329,8 +340,8 @@ TEST_F(ConstraintLibraryTest, ToolCallsWithParameters) {
   values(R"({"type":"string"})", {"", "a", "5", "a\n<b>\n</par \xc3\xa9\"\n"},
          {"a</parameter>\nb", "\xc3"});
   values(R"({"type":"string","maxLength":2})", {"", "a", "\xc3\xa9\n"}, {"abc", "<"});
-  values(R"({"type":"string","pattern":"^[^a]+[;<].$"})", {"b;c", "b;;"},
-         {"b<c", "a;b", "b;\"", ""});
+  values(R"({"type":"string","pattern":"^[^a]+[;<].$"})", {"b;c", "b;;", "b;\""},
+         {"b<c", "a;b", "b;\n", ""});
   values(R"({"type":"string","format":"date"})", {"2024-02-28"}, {"2024-02-30", ""});
   values(R"({"enum":["a b","c",3,null]})", {"a b", "c", "3", "null"}, {"d", "\"c\"", "4", ""});
   values(R"({"enum":["4",3]})", {"3"}, {"4"});

@@ -344,7 +344,7 @@ TEST(SchemaWalk, WhatIsNotValidIsSaidOtherwise) {
        R"({"anyOf":[{"type":"null"},{"enum":[false]}]})");
   same(
       R"({"type":"string","not":{"enum":["a"]}})",
-      R"j({"type":"string","pattern":"([ -!#-\\[\\]-`b-~][ -!#-\\[\\]-~]*|a[ -!#-\\[\\]-~]+|)"})j");
+      R"j({"type":"string","pattern":"^([ -!#-\\[\\]-`b-~][ -!#-\\[\\]-~]*|a[ -!#-\\[\\]-~]+|)$"})j");
   EXPECT_THAT(refusal_of(R"({"not":{"maxLength":9223372036854775807}})"),
               HasSubstr("not at #/not"));
 }

@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 
 std::string refusal_of(const std::string& regex, bool in_json = false) {
   try {
-    in_json ? json_pattern(regex) : ebnf_of_regex(regex);
+    in_json ? json_pattern(regex, PatternUse::kContains) : ebnf_of_regex(regex);
     return "";
   } catch (const ConstraintRefused& refused) {
     return refused.what();
@@ -38,7 +38,8 @@ TEST(RegexWalk, RefusesByName) {
   EXPECT_THAT(refusal_of("\\p{L}"), HasSubstr("\\p is not supported"));
   EXPECT_THAT(refusal_of("a^b"), HasSubstr("^ is only supported at the start"));
   EXPECT_THAT(refusal_of("a$b"), HasSubstr("$ is only supported at the end"));
-  EXPECT_THAT(refusal_of("(a$)|b"), HasSubstr("$ is only supported at the end"));
+  EXPECT_THAT(refusal_of("(a$)b"), HasSubstr("$ is only supported at the end"));
+  EXPECT_THAT(refusal_of("\\Ba"), HasSubstr("\\B is not supported: write the characters"));
   EXPECT_THAT(refusal_of("a**"), HasSubstr("a repeat must not follow a repeat"));
   EXPECT_THAT(refusal_of("a{2}{3}"), HasSubstr("a repeat must not follow a repeat"));
   EXPECT_THAT(refusal_of("*a"), HasSubstr("follows nothing that it could repeat"));
@@ -58,22 +59,49 @@ TEST(RegexWalk, BoundsWhatItTakes) {
               HasSubstr("64 levels deep"));
 }
 
-TEST(RegexWalk, InJsonRefusesWhatJsonWritesOtherwise) {
-  EXPECT_EQ(refusal_of("[^\"]", true), "");
-  EXPECT_EQ(refusal_of("\\s.", true), "");
-  // Elsewhere U+0085 is a space, and U+0660 a digit.
-  EXPECT_EQ(json_pattern("[^\\w\\s!-,:-@\\[-`{-~]+"), "[\\--/]+");
-  EXPECT_EQ(json_pattern("[^\\d\\w \\-]").find_first_of("0aZ_ "), std::string::npos);
-  EXPECT_EQ(json_pattern("[^a]"), "[^a]");
-  EXPECT_EQ(ebnf_of_regex("[^\\d]"), "[^0-9]") << "outside of JSON, as written";
-  // The library would go on with what JSON writes otherwise.
-  EXPECT_THAT(refusal_of("[\"]", true), HasSubstr("no printable character"));
-  EXPECT_THAT(refusal_of("[^\\s!-~]", true), HasSubstr("no printable character"));
-  EXPECT_THAT(refusal_of("\\S", true), HasSubstr("write a class"));
-  EXPECT_THAT(refusal_of("a\"b", true), HasSubstr("must be escaped in JSON"));
-  EXPECT_THAT(refusal_of("a\\\\b", true), HasSubstr("must be escaped in JSON"));
-  EXPECT_THAT(refusal_of("a\\nb", true), HasSubstr("must be escaped in JSON"));
-  EXPECT_THAT(refusal_of("\xc3\xa9", true), HasSubstr("printable ASCII"));
+TEST(RegexWalk, InJsonWritesWhatJsonEscapes) {
+  const auto whole = [](const char* regex) { return json_pattern(regex, PatternUse::kWhole); };
+  EXPECT_EQ(whole("[^a]"), R"(([^\u0000-\u001f"\\a]|\\["\\bfnrt]))");
+  EXPECT_EQ(whole("a\"\\\\\\n"), R"(a(\\["])(\\[\\])(\\[n]))");
+  EXPECT_EQ(whole("[a-c\"]"), R"(([a-c]|\\["]))");
+  EXPECT_EQ(whole("\xc3\xa9"), "[\\u00e9]");
+  EXPECT_EQ(whole("\\d[^\\D5]"), "[0-9][0-46-9]");
+  EXPECT_THAT(refusal_of("[\x01]", true), HasSubstr("no character that JSON writes as itself"));
+  // The same characters, where a parameter is not JSON.
+  for (const char* regex : {"[^a]", "a\"\\\\\\n", "[a-c\"]"}) {
+    EXPECT_EQ(ebnf_of_json_pattern(whole(regex)).find("bfnrt"), std::string::npos) << regex;
+  }
+  EXPECT_EQ(ebnf_of_json_pattern(whole("a\"")), R"("a"(["]))");
+}
+
+// As JSON Schema reads a pattern: ... is what may stand around a match.
+TEST(RegexWalk, ContainsItUnlessItIsAnchored) {
+  const auto contains = [](const char* regex) {
+    const std::string any = R"(([^\u0000-\u001f"\\]|\\["\\bfnrt])*)";
+    std::string text = json_pattern(regex, PatternUse::kContains);
+    for (size_t at = 0; (at = text.find(any, at)) != std::string::npos;) {
+      text.replace(at, any.size(), "...");
+    }
+    return text;
+  };
+  EXPECT_EQ(contains("a"), "...a...");
+  EXPECT_EQ(contains("^a"), "a...");
+  EXPECT_EQ(contains("a$"), "...a");
+  EXPECT_EQ(contains("^a$"), "a");
+  EXPECT_EQ(contains("^$"), "");
+  EXPECT_EQ(contains(""), "......");
+  EXPECT_EQ(contains("^a|b$|c"), "a...|...b|...c...");
+  EXPECT_EQ(contains("^(a|b)$"), "(a|b)");
+  EXPECT_EQ(contains("(^a$)|(^b)|(c)"), "(a)|(b...)|(...c...)");
+  EXPECT_EQ(contains("(?:^a|b)c(d|e$)"), "(a|...b)c(d...|e)");
+  EXPECT_EQ(contains("(a)+"), "...(a)+...");
+  EXPECT_EQ(contains("((^a)|[)(]b)$"), "((a)|...[()]b)");
+  TextLengths lengths;
+  json_pattern("^a{2,3}", PatternUse::kContains, &lengths);
+  EXPECT_TRUE(lengths.least == 2 && !lengths.most);
+  for (const char* regex : {"(^a)+", "(^a){2}", "a(^b)", "(a$)b", "(a$)?", "^^a", "a$$", "(a^)"}) {
+    EXPECT_THAT(refusal_of(regex, true), HasSubstr("is only supported at the")) << regex;
+  }
 }
 
 TEST(RegexWalk, WritesRepeatsOut) {
@@ -82,7 +110,7 @@ TEST(RegexWalk, WritesRepeatsOut) {
   EXPECT_EQ(ebnf_of_regex("a{2,}b*c+"), R"("a""a""a"*"b"*"c"+)");
   EXPECT_EQ(ebnf_of_regex("[a-c]{0}|\\.{1}"), R"(""|".")");
   EXPECT_EQ(ebnf_of_regex("\xc3\xa9{2}"), "\"\xc3\xa9\"\"\xc3\xa9\"");
-  EXPECT_EQ(json_pattern("^ab?\\.$"), "a(|b)\\.");
+  EXPECT_EQ(json_pattern("^ab?\\.$", PatternUse::kContains), "a(|b)\\.");
 }
 
 TEST(RegexWalk, WritesClassesByTheirCharacters) {
