@@ -86,7 +86,7 @@ struct Request {
                                  : sampling.max_tokens;
   }
   bool report_progress = false;  // of the prompt, in the stream
-  uint64_t stop_digest = 0;  // of end conditions that only the frontend knows
+  uint64_t stop_digest = 0;      // of end conditions that only the frontend knows
   // A token is absorbed only after the frontend has acknowledged it. Set if a stop string must end
   // a session's text at an exact token, independent of timing.
   bool wait_for_acknowledgement = false;

@@ -29,8 +29,7 @@ std::ostream& operator<<(std::ostream& out, const Outcome& of) {
 }
 
 // What is read of a text that comes in these pieces.
-Outcome read(const ToolForm& form, const std::vector<std::string>& pieces,
-             bool exclusive = false) {
+Outcome read(const ToolForm& form, const std::vector<std::string>& pieces, bool exclusive = false) {
   static const ToolTypes kTypes = {{"f",
                                     {.types = {{"s", kStringType},
                                                {"n", kNumberType},
