@@ -29,7 +29,11 @@ TOOLS = [
         "description": "The weather of a city.",
         "input_schema": {
             "type": "object",
-            "properties": {"city": {"type": "string", "maxLength": 12}, "days": {"type": "integer"}},
+            # Short, so that a call ends before max_tokens.
+            "properties": {
+                "city": {"type": "string", "maxLength": 12},
+                "days": {"type": "integer", "minimum": 1, "maximum": 9},
+            },
             "required": ["city"],
             "additionalProperties": False,
         },
