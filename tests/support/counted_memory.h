@@ -28,6 +28,12 @@ inline void* allocate_counted(size_t bytes) {
   if (allocated == nullptr) throw std::bad_alloc();
   return counted(allocated);
 }
+inline void* allocate_counted(size_t bytes, std::align_val_t alignment) {
+  const auto unit = static_cast<size_t>(alignment);
+  void* allocated = std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit);
+  if (allocated == nullptr) throw std::bad_alloc();
+  return counted(allocated);
+}
 inline void release_counted(void* allocated) {
   const auto bytes = static_cast<int64_t>(malloc_usable_size(allocated));
   ThreadMemory::add(-bytes);
@@ -54,13 +60,10 @@ void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   return allocated == nullptr ? nullptr : recurve::testing::counted(allocated);
 }
 void* operator new(size_t bytes, std::align_val_t alignment) {
-  const auto unit = static_cast<size_t>(alignment);
-  void* allocated = std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit);
-  if (allocated == nullptr) throw std::bad_alloc();
-  return recurve::testing::counted(allocated);
+  return recurve::testing::allocate_counted(bytes, alignment);
 }
-void operator delete(void* allocated, std::align_val_t) noexcept {
-  recurve::testing::release_counted(allocated);
+void* operator new[](size_t bytes, std::align_val_t alignment) {
+  return recurve::testing::allocate_counted(bytes, alignment);
 }
 void operator delete(void* allocated) noexcept { recurve::testing::release_counted(allocated); }
 void operator delete[](void* allocated) noexcept { recurve::testing::release_counted(allocated); }
@@ -68,5 +71,17 @@ void operator delete(void* allocated, size_t) noexcept {
   recurve::testing::release_counted(allocated);
 }
 void operator delete[](void* allocated, size_t) noexcept {
+  recurve::testing::release_counted(allocated);
+}
+void operator delete(void* allocated, std::align_val_t) noexcept {
+  recurve::testing::release_counted(allocated);
+}
+void operator delete[](void* allocated, std::align_val_t) noexcept {
+  recurve::testing::release_counted(allocated);
+}
+void operator delete(void* allocated, size_t, std::align_val_t) noexcept {
+  recurve::testing::release_counted(allocated);
+}
+void operator delete[](void* allocated, size_t, std::align_val_t) noexcept {
   recurve::testing::release_counted(allocated);
 }
