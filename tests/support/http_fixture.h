@@ -42,6 +42,7 @@ class HttpFixture : public ::testing::Test {
                 {.model_name = "fake",
                  .vocab_rows = FakeTokenizer::kSize,
                  .hidden_width = 4,
+                 .max_session_tokens = max_session_tokens_,
                  .system_fingerprint = "fp_fake",
                  .tokens = {.bos = FakeTokenizer::kBos, .eos = {FakeTokenizer::kEos}},
                  .slots = 8,
@@ -102,6 +103,7 @@ class HttpFixture : public ::testing::Test {
   }
 
   std::shared_ptr<const Tokenizer> tokenizer_ = std::make_shared<FakeTokenizer>();
+  int64_t max_session_tokens_ = 0;  // of the model; set before start()
   const char* template_ = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}|{% endfor %}";
   Metrics metrics_;
   const std::shared_ptr<ServedModel> served_ = std::make_shared<ServedModel>(16);
