@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -486,6 +487,7 @@ class CarriedStateTest : public ResourcesTest {
   void start_with(const std::string& state) {
     start();
     served_->info.read_state = [this](std::string_view written) {
+      const std::lock_guard lock(read_mutex_);
       read_ = written;
       return std::make_shared<ReadyState>();
     };
@@ -497,7 +499,14 @@ class CarriedStateTest : public ResourcesTest {
     return kinds;
   }
   void await_close() { await_command(Kind::kClose, engine_->commands().front().name); }
-  std::string read_;
+  std::string read() {
+    const std::lock_guard lock(read_mutex_);
+    return read_;
+  }
+
+ private:
+  std::mutex read_mutex_;
+  std::string read_;  // on the server's thread
 };
 
 TEST_F(CarriedStateTest, IsThatOfASessionWhileTheRequestRuns) {
@@ -507,7 +516,7 @@ TEST_F(CarriedStateTest, IsThatOfASessionWhileTheRequestRuns) {
     body["state"] = "b2xk";  // "old"
     const char* path = body.contains("prompt") ? "/v1/completions" : "/v1/chat/completions";
     EXPECT_EQ(post(path, body).object()["state"], "YSBzdGF0ZQ==");
-    EXPECT_EQ(read_, "old");
+    EXPECT_EQ(read(), "old");
     const std::string session = engine_->last_request().session;
     EXPECT_EQ(session.front(), kReserved);
     await_command(Kind::kClose, session);
