@@ -41,13 +41,17 @@ std::string function_name(const CLI::App& app) {
   return name;
 }
 
+// Those of the command and of the program.
+std::vector<CommandFlag> flags_of(const Command& command, const Command& root) {
+  std::vector<CommandFlag> flags = command.flags;
+  if (&command != &root) flags.insert(flags.end(), root.flags.begin(), root.flags.end());
+  return flags;
+}
+
 Words names_of(const Command& command, const Command& root) {
   Words names;
-  for (const Command* one : {&command, &root}) {
-    for (const CommandFlag& flag : one->flags) {
-      names.insert(names.end(), flag.names.begin(), flag.names.end());
-    }
-    if (&command == &root) break;
+  for (const CommandFlag& flag : flags_of(command, root)) {
+    names.insert(names.end(), flag.names.begin(), flag.names.end());
   }
   std::ranges::sort(names);
   names.erase(std::ranges::unique(names).begin(), names.end());
@@ -75,8 +79,10 @@ bool takes_file(const Command& command) {
   return std::ranges::any_of(command.positionals, &CommandFlag::takes_file);
 }
 
-// The branches of `case $command:$word` that find the command.
-std::string command_cases(const std::vector<Command>& tree, const char* form) {
+// The branches of `case $command:$word` that find the command. form: of one, with its patterns,
+// which `separator` stands between, and what stands before the word in the new command.
+std::string command_cases(const std::vector<Command>& tree, const char* form,
+                          const char* separator = "|") {
   std::string out;
   for (const Command& command : tree) {
     Words patterns;
@@ -84,7 +90,7 @@ std::string command_cases(const std::vector<Command>& tree, const char* form) {
       patterns.push_back(quoted(command.path + ":" + name));
     }
     if (patterns.empty()) continue;
-    const std::string joined = fmt::format("{}", fmt::join(patterns, "|"));
+    const std::string joined = fmt::format("{}", fmt::join(patterns, separator));
     out += fmt::format(fmt::runtime(form), joined, command.path.empty() ? "" : "$command ");
   }
   return out;
@@ -187,11 +193,8 @@ std::string zsh_completion(const CLI::App& app) {
   std::string words;
   for (const Command& command : tree) {
     std::string flags, commands;
-    for (const Command* one : {&command, &tree.front()}) {
-      for (const CommandFlag& flag : one->flags) {
-        for (const std::string& name : flag.names) flags += described(name, flag.text);
-      }
-      if (&command == &tree.front()) break;
+    for (const CommandFlag& flag : flags_of(command, tree.front())) {
+      for (const std::string& name : flag.names) flags += described(name, flag.text);
     }
     for (const auto& [name, text] : command.commands) commands += described(name, text);
     words += fmt::format("    ({}) flags=({}) commands=({}) files={} ;;\n", quoted(command.path),
@@ -294,17 +297,8 @@ complete -c {program} -f
       fmt::arg("program", program), fmt::arg("at", at),
       fmt::arg("value_flags", fmt::join(value_flags(tree), " ")),
       fmt::arg("command_cases",
-               [&] {
-                 std::string out;
-                 for (const Command& command : tree) {
-                   for (const auto& [name, text] : command.commands) {
-                     out += fmt::format(
-                         "            case '{}:{}'\n                set command '{}{}{}'\n",
-                         command.path, name, command.path, command.path.empty() ? "" : " ", name);
-                   }
-                 }
-                 return out;
-               }()),
+               command_cases(tree, "            case {}\n                set command \"{}$word\"\n",
+                             " ")),
       fmt::arg("lines", lines));
 }
 

@@ -298,7 +298,7 @@ class RegexWalk : RegexReader {
     if (start && next_is('^')) {
       ++at_;
       start = false;
-    } else if (start && !(next_is('(') && !is_repeated_group())) {
+    } else if (start && !is_single_group()) {
       if (contains_) all->add(any_text());
       start = false;
     }
@@ -311,7 +311,7 @@ class RegexWalk : RegexReader {
         }
         return;
       }
-      const bool group = next_is('(') && !is_repeated_group();
+      const bool group = is_single_group();
       closed = group && edges.end && sequence_ends(end_of_group());
       all->add(read_repeated(depth, {.start = group && start, .end = closed}));
       start = false;
@@ -347,10 +347,12 @@ class RegexWalk : RegexReader {
     }
     return text_.size();
   }
-  bool is_repeated_group() const {
+  // Whether a group begins here that is not repeated.
+  bool is_single_group() const {
+    if (!next_is('(')) return false;
     const size_t end = end_of_group();
-    return end < text_.size() &&
-           std::string_view("*+?{").find(text_[end]) != std::string_view::npos;
+    return end == text_.size() ||
+           std::string_view("*+?{").find(text_[end]) == std::string_view::npos;
   }
 
   Piece any_text() const {

@@ -2,7 +2,6 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <openssl/evp.h>
 #include <openssl/sha.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "server/identity/base64.h"
 #include "server/identity/cipher.h"
 #include "server/identity/hex.h"
 
@@ -187,10 +187,9 @@ std::vector<Entry> list_from(const json& all, const char* name, const char* entr
 
 // RFC 4648, URL-safe and without padding.
 std::string base64_url(const std::string& bytes) {
-  std::string text(4 * ((bytes.size() + 2) / 3) + 1, '\0');  // with padding, and a final zero
-  EVP_EncodeBlock(reinterpret_cast<uint8_t*>(text.data()),
-                  reinterpret_cast<const uint8_t*>(bytes.data()), static_cast<int>(bytes.size()));
-  text.resize((4 * bytes.size() + 2) / 3);
+  std::string text;
+  append_base64(bytes, &text);
+  text.resize((4 * bytes.size() + 2) / 3);  // without padding
   std::ranges::replace(text, '+', '-');
   std::ranges::replace(text, '/', '_');
   return text;

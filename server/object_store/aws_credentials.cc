@@ -12,6 +12,7 @@
 
 #include "server/identity/file_stamp.h"
 #include "server/object_store/http_client.h"
+#include "server/object_store/trimmed.h"
 #include "server/object_store/xml_element.h"
 
 namespace recurve {
@@ -20,13 +21,6 @@ namespace {
 using std::chrono::system_clock;
 
 constexpr size_t kMostFileBytes = size_t{1} << 20;
-
-std::string trimmed(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\r\n";
-  const size_t begin = text.find_first_not_of(kSpace);
-  if (begin == std::string_view::npos) return {};
-  return std::string(text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin));
-}
 
 std::string read_small_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -79,14 +73,14 @@ class ProfileCredentials : public AwsCredentialSource {
     bool ours = false;
     for (size_t begin = 0; begin < text.size();) {
       const size_t end = std::min(text.find('\n', begin), text.size());
-      const std::string line = trimmed(std::string_view(text).substr(begin, end - begin));
+      const std::string_view line = trimmed(std::string_view(text).substr(begin, end - begin));
       begin = end + 1;
       if (line.empty() || line[0] == '#' || line[0] == ';') continue;
       if (line[0] == '[') {
-        ours = trimmed(std::string_view(line).substr(1, line.find(']') - 1)) == profile_;
+        ours = trimmed(line.substr(1, line.find(']') - 1)) == profile_;
       } else if (const size_t sign = line.find('='); ours && sign != std::string::npos) {
-        const std::string name = trimmed(std::string_view(line).substr(0, sign));
-        const std::string value = trimmed(std::string_view(line).substr(sign + 1));
+        const std::string_view name = trimmed(line.substr(0, sign));
+        const std::string_view value = trimmed(line.substr(sign + 1));
         if (name == "aws_access_key_id") found.key_id = value;
         if (name == "aws_secret_access_key") found.secret = value;
         if (name == "aws_session_token") found.session_token = value;
@@ -104,20 +98,6 @@ class ProfileCredentials : public AwsCredentialSource {
   FileStamp stamp_;
   AwsCredentials credentials_;
 };
-
-std::string url_encoded(std::string_view text) {
-  std::string encoded;
-  for (const char c : text) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                       std::string_view("-._~").find(c) != std::string_view::npos;
-    if (plain) {
-      encoded += c;
-    } else {
-      encoded += fmt::format("%{:02X}", static_cast<uint8_t>(c));
-    }
-  }
-  return encoded;
-}
 
 // "2026-01-31T10:20:30Z", with or without a fraction.
 system_clock::time_point time_of(const std::string& text) {
@@ -167,8 +147,8 @@ class WebIdentityCredentials : public AwsCredentialSource {
     const std::string body = fmt::format(
         "Action=AssumeRoleWithWebIdentity&RoleArn={}&RoleSessionName={}&Version=2011-06-15"
         "&WebIdentityToken={}",
-        url_encoded(role_), url_encoded(session_),
-        url_encoded(trimmed(read_small_file(token_file_))));
+        url_escaped(role_), url_escaped(session_),
+        url_escaped(trimmed(read_small_file(token_file_))));
     const std::string_view parts[] = {body};
     const HttpResponse answer =
         http_.send({.method = "POST",

@@ -11,6 +11,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "server/object_store/trimmed.h"
+
 namespace recurve {
 namespace {
 
@@ -87,12 +89,7 @@ bool is_header(std::string_view line, std::string_view name, std::string_view* v
       strncasecmp(line.data(), name.data(), name.size()) != 0) {
     return false;
   }
-  line.remove_prefix(name.size() + 1);
-  constexpr std::string_view kSpace = " \t\r\n";
-  const size_t begin = line.find_first_not_of(kSpace);
-  *value = begin == std::string_view::npos
-               ? std::string_view()
-               : line.substr(begin, line.find_last_not_of(kSpace) + 1 - begin);
+  *value = trimmed(line.substr(name.size() + 1));
   return true;
 }
 
@@ -233,6 +230,14 @@ HttpResponse HttpClient::send(const HttpCall& call,
   }
   give_back(std::move(connection));
   return answer;
+}
+
+std::string url_escaped(std::string_view text) {
+  if (text.empty()) return {};  // of which libcurl would look for the end
+  const std::unique_ptr<char, decltype(&curl_free)> escaped(
+      curl_easy_escape(nullptr, text.data(), static_cast<int>(text.size())), curl_free);
+  if (escaped == nullptr) throw std::bad_alloc();
+  return escaped.get();
 }
 
 std::unique_ptr<HttpClient::Connection> HttpClient::take() {

@@ -61,4 +61,7 @@ class HttpClient {
   std::vector<std::unique_ptr<Connection>> idle_;
 };
 
+// For the value of a form: all but letters, digits and "-._~" as %XX. text: at most 2^20 bytes.
+std::string url_escaped(std::string_view text);
+
 }  // namespace recurve

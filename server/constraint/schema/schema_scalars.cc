@@ -240,14 +240,16 @@ Json read_string(const SchemaKeywords& keywords, const std::string& path, size_t
   TextLengths lengths;
   if (pattern != nullptr) {
     out["pattern"] = checked_pattern(*pattern, "pattern", path, pattern_bytes, &lengths);
-    TextLengths whole;
-    std::string regex =
-        json_pattern(pattern->get_ref<const std::string&>(), PatternUse::kWhole, &whole);
-    // A string of this length has nothing around the match.
-    if (!lengths.most && whole.most == whole.least &&
-        length.value("maxLength", int64_t{-1}) == whole.least) {
-      out["pattern"] = std::move(regex);
-      lengths = whole;
+    const int64_t most = length.value("maxLength", int64_t{-1});
+    if (!lengths.most && most >= 0) {
+      TextLengths whole;
+      std::string regex =
+          json_pattern(pattern->get_ref<const std::string&>(), PatternUse::kWhole, &whole);
+      // A string of this length has nothing around the match.
+      if (whole.most == whole.least && most == whole.least) {
+        out["pattern"] = std::move(regex);
+        lengths = whole;
+      }
     }
   } else if (of_format) {
     out["pattern"] = json_pattern(*of_format, PatternUse::kWhole, &lengths);

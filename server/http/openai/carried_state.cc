@@ -2,9 +2,9 @@
 
 #include <utility>
 
-#include "server/http/base64.h"
 #include "server/http/body_fields.h"
 #include "server/http/openai/responses/stored_responses.h"
+#include "server/identity/base64.h"
 
 namespace recurve {
 namespace {

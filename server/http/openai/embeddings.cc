@@ -6,10 +6,10 @@
 #include <iterator>
 #include <utility>
 
-#include "server/http/base64.h"
 #include "server/http/body_fields.h"
 #include "server/http/connection.h"
 #include "server/http/openai/fields/field_table.h"
+#include "server/identity/base64.h"
 #include "server/serving/gathered_answer.h"
 
 namespace recurve {

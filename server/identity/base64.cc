@@ -1,4 +1,4 @@
-#include "server/http/base64.h"
+#include "server/identity/base64.h"
 
 #include <openssl/evp.h>
 
