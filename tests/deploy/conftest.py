@@ -45,3 +45,14 @@ def free_port():
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return one.getsockname()[1]
+
+
+@pytest.fixture
+def bare_system(tmp_path):
+    """The folder of a bare Debian."""
+    if "RECURVE_BARE_SYSTEM" not in os.environ:
+        pytest.skip("RECURVE_BARE_SYSTEM names no tar of a bare Debian: tests/deploy.sh does")
+    made = tmp_path / "bare"
+    made.mkdir()
+    run("tar", "-C", made, "-xf", os.environ["RECURVE_BARE_SYSTEM"])
+    return made

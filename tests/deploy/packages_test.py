@@ -106,18 +106,13 @@ def test_its_unit_is_sound_and_hardened(package, tmp_path):
     run("systemd-analyze", "security", "--no-pager", "--offline=true", "--threshold=20", here)
 
 
-@pytest.mark.skipif("RECURVE_BARE_SYSTEM" not in os.environ,
-                    reason="RECURVE_BARE_SYSTEM names no tar of a bare Debian: tests/deploy.sh does")
-def test_it_installs_into_a_bare_system(package, tmp_path):
+def test_it_installs_into_a_bare_system(package, bare_system):
     deb, _ = package
-    bare = tmp_path / "bare"
-    bare.mkdir()
-    run("tar", "-C", bare, "-xf", os.environ["RECURVE_BARE_SYSTEM"])
-    run("cp", deb, bare / "recurve.deb")
-    run("cp", "-rL", MODEL, bare / "srv/model")
-    run(*INSIDE, bare, "dpkg", "--install", "/recurve.deb")
-    assert run(*INSIDE, bare, "getent", "passwd", "recurve").startswith("recurve:")
-    as_user = ["env", "CHROOT=--userspec=recurve:recurve", *INSIDE, bare]
+    run("cp", deb, bare_system / "recurve.deb")
+    run("cp", "-rL", MODEL, bare_system / "srv/model")
+    run(*INSIDE, bare_system, "dpkg", "--install", "/recurve.deb")
+    assert run(*INSIDE, bare_system, "getent", "passwd", "recurve").startswith("recurve:")
+    as_user = ["env", "CHROOT=--userspec=recurve:recurve", *INSIDE, bare_system]
     address = f"127.0.0.1:{free_port()}"
     server = subprocess.Popen(
         [*as_user, "/usr/bin/recurve-server", "--model", "/srv/model", "--listen", address],
@@ -128,12 +123,12 @@ def test_it_installs_into_a_bare_system(package, tmp_path):
         server.terminate()
         said = server.communicate()[1]
     assert server.returncode == 0, said
-    settings = bare / "etc/recurve/server.env"
+    settings = bare_system / "etc/recurve/server.env"
     settings.write_text("RECURVE_SERVER_MODEL=/srv/model\n")
-    run(*INSIDE, bare, "dpkg", "--force-confold", "--install", "/recurve.deb")
+    run(*INSIDE, bare_system, "dpkg", "--force-confold", "--install", "/recurve.deb")
     assert settings.read_text() == "RECURVE_SERVER_MODEL=/srv/model\n"
-    run(*INSIDE, bare, "dpkg", "--purge", "recurve")
-    assert not settings.exists() and not (bare / "usr/bin/recurve-server").exists()
+    run(*INSIDE, bare_system, "dpkg", "--purge", "recurve")
+    assert not settings.exists() and not (bare_system / "usr/bin/recurve-server").exists()
 
 
 def test_the_cpp_client_is_found_as_a_package(tree, tmp_path):

@@ -1,6 +1,5 @@
 """weights_tools as a wheel, in a bare virtual environment, and as the Debian package recurve-tools."""
 
-import os
 import pathlib
 import sys
 import tarfile
@@ -71,14 +70,9 @@ def test_the_debian_package_works_with_debians_python(package, tmp_path):
     works(*environment, root / "usr/bin/recurve-tools", folder=tmp_path)
 
 
-@pytest.mark.skipif("RECURVE_BARE_SYSTEM" not in os.environ,
-                    reason="RECURVE_BARE_SYSTEM names no tar of a bare Debian: tests/deploy.sh does")
-def test_it_is_a_package_that_dpkg_accepts(package, tmp_path):
+def test_it_is_a_package_that_dpkg_accepts(package, bare_system):
     deb, _ = package
-    bare = tmp_path / "bare"
-    bare.mkdir()
-    run("tar", "-C", bare, "-xf", os.environ["RECURVE_BARE_SYSTEM"])
-    run("dpkg", f"--root={bare}", "--force-depends", "--install", deb)
-    assert (bare / "usr/bin/recurve-tools").exists()
-    run("dpkg", f"--root={bare}", "--purge", "recurve-tools")
-    assert not (bare / "usr/bin/recurve-tools").exists()
+    run("dpkg", f"--root={bare_system}", "--force-depends", "--install", deb)
+    assert (bare_system / "usr/bin/recurve-tools").exists()
+    run("dpkg", f"--root={bare_system}", "--purge", "recurve-tools")
+    assert not (bare_system / "usr/bin/recurve-tools").exists()

@@ -1,9 +1,11 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "server/http/anthropic/api.h"
@@ -68,6 +70,18 @@ class HttpFixture : public ::testing::Test {
     }
     return text;
   }
+  // Until the engine has been told so; it may be told behind the response.
+  void await_command(SessionCommand::Kind kind, const std::string& name) {
+    const auto told = [&] {
+      const auto commands = engine_->commands();
+      return std::any_of(commands.begin(), commands.end(), [&](const SessionCommand& command) {
+        return command.kind == kind && command.name == name;
+      });
+    };
+    const auto end = Clock::now() + std::chrono::minutes(1);
+    while (!told() && Clock::now() < end) std::this_thread::yield();
+    EXPECT_TRUE(told()) << name;
+  }
   HttpClient::Response ask(const std::string& line) {
     HttpClient client(server_->port());
     client.send(line + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
@@ -104,6 +118,10 @@ class HttpFixture : public ::testing::Test {
 
   std::shared_ptr<const Tokenizer> tokenizer_ = std::make_shared<FakeTokenizer>();
   int64_t max_session_tokens_ = 0;  // of the model; set before start()
+  // One that sessions can go on with.
+  static constexpr const char* kOfSessions =
+      "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}|{% endfor %}"
+      "{% if add_generation_prompt %}a:{% endif %}";
   const char* template_ = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}|{% endfor %}";
   Metrics metrics_;
   const std::shared_ptr<ServedModel> served_ = std::make_shared<ServedModel>(16);
