@@ -45,7 +45,7 @@ enum class EndReason {
   // The request is wrong, or not allowed.
   kInvalid,
   kConstraint,    // masks of its constraint take too long, or no token fits
-  kForeignState,  // an imported state has a wrong form, a later version or impossible numbers
+  kForeignState,  // an imported state is none, damaged, of a later version, or has invalid numbers
   kUnauthenticated,
   kForbidden,  // the role of the caller does not allow it
   kUnsupported,

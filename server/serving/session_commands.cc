@@ -81,7 +81,10 @@ Refused read_state(const ServingInfo& info, std::string_view written, bool cut,
     command->state = info.read_state(written);
     return {};
   } catch (const StateError& error) {
-    return refuse(error.reason(), fmt::format("the state cannot be imported: {}", error.what()));
+    // The client's copy is damaged, and nothing that the server stores.
+    const bool is_damaged = error.reason() == EndReason::kStateLost;
+    return refuse(is_damaged ? EndReason::kForeignState : error.reason(),
+                  fmt::format("the state cannot be imported: {}", error.what()));
   }
 }
 

@@ -137,8 +137,10 @@ TEST_F(Export, RefusesMismatchesByName) {
   };
   std::string damaged = state;
   damaged[damaged.size() / 2] ^= 1;
-  EXPECT_EQ(refused(damaged).first, StatusCode::DATA_LOSS);
-  EXPECT_EQ(refused(state.substr(0, state.size() - 1)).first, StatusCode::DATA_LOSS);
+  EXPECT_THAT(refused(damaged), ::testing::Pair(StatusCode::INVALID_ARGUMENT,
+                                                HasSubstr("cannot be imported: the checksum")));
+  EXPECT_THAT(refused(state.substr(0, state.size() - 1)),
+              ::testing::Pair(StatusCode::INVALID_ARGUMENT, HasSubstr("gives another size")));
   EXPECT_EQ(refused("").first, StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(refused(std::string(100'000, 'x')).first, StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(refused(std::string(4'000'000, 'x')),
@@ -206,9 +208,9 @@ TEST_F(Export, OverHttpRefusesByName) {
   using ::testing::Pair;
   std::string damaged = state;
   damaged[damaged.size() / 2] ^= 1;
-  EXPECT_THAT(refused(damaged), Pair(500, HasSubstr("the state cannot be imported")));
+  EXPECT_THAT(refused(damaged), Pair(400, HasSubstr("cannot be imported: the checksum")));
   EXPECT_THAT(refused(state.substr(0, state.size() - 1)),
-              Pair(500, HasSubstr("cannot be imported")));
+              Pair(400, HasSubstr("gives another size")));
   EXPECT_THAT(refused(""), Pair(400, HasSubstr("cannot be imported")));
   EXPECT_THAT(refused(std::string(100'000, 'x')), Pair(400, HasSubstr("cannot be imported")));
   EXPECT_THAT(refused(std::string(64 << 20, 'x')), Pair(413, HasSubstr("must have at most")));

@@ -45,11 +45,7 @@ Refused CarriedState::apply(std::vector<TextRequest>* asked) {
   if (refused || !given_) return refused;
   SessionCommand command;
   refused = read_state(model_->info, *given_, /*cut=*/false, &command);
-  if (refused) {
-    refused->field = "state";
-    // The client's copy is damaged, not a state of the server.
-    if (refused->reason == EndReason::kStateLost) refused->reason = EndReason::kForeignState;
-  }
+  if (refused) refused->field = "state";
   given_ = "";
   ready_ = std::move(command.state);
   return refused;

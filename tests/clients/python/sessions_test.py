@@ -65,10 +65,9 @@ def test_an_exported_session_continues_to_the_same_tokens(client, session):
         assert then.ids == session.generate(max_tokens=6, **GREEDY).ids
         with pytest.raises(recurve.AlreadyExistsError):
             client.import_session(data, imported.name)
-    with pytest.raises(recurve.DataLossError):
-        client.import_session(data[:-1] + bytes([data[-1] ^ 1]))
-    with pytest.raises(recurve.InvalidArgumentError):
-        client.import_session(b"no state")
+    for damaged in (data[:-1] + bytes([data[-1] ^ 1]), data[:-1], b"no state"):
+        with pytest.raises(recurve.InvalidArgumentError, match="the state cannot be imported"):
+            client.import_session(damaged)
 
 
 def test_a_session_without_tokens_is_not_exported(session):

@@ -134,8 +134,8 @@ class AsyncClient(Generates):
         name, ttl, durability, rewind_tokens: as in `session`.
 
         Raises AlreadyExistsError for a name in use, FailedPreconditionError for a state of another
-        model, weights or types, DataLossError where a checksum is wrong, InvalidArgumentError for
-        data that is no state, PermissionDeniedError where the key may not import states.
+        model, weights or types, InvalidArgumentError for data that is no state or is damaged,
+        PermissionDeniedError where the key may not import states.
         """
 
         async def opened() -> AsyncSession:
