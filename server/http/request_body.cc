@@ -67,6 +67,15 @@ void check_tools(const ClientJson& tools) {
   throw BadField("tools", fmt::format("tools must be at most {}, got {}", kMost, tools.size()));
 }
 
+void read_any_whitespace(const ClientJson& body, TextRequest* asked) {
+  if (!bool_of(body, "any_whitespace").value_or(false)) return;
+  if (!asked->constraint) {
+    throw BadField("any_whitespace",
+                   "any_whitespace must be left out without a constraint of the answer");
+  }
+  asked->constraint->any_whitespace = true;
+}
+
 ClientJson function_call(std::string id, std::string name, ClientJson arguments) {
   ClientJson function = {{"name", std::move(name)}, {"arguments", nullptr}};
   function["arguments"] = std::move(arguments);

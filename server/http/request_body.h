@@ -48,6 +48,9 @@ void check_messages(size_t count, const char* field, size_t bytes);
 // Refuses a list of more tools than any client has. Throws BadField.
 void check_tools(const ClientJson& tools);
 
+// Reads any_whitespace into the constraint, without which it is refused. Throws BadField.
+void read_any_whitespace(const ClientJson& body, TextRequest* asked);
+
 // A call of a tool, as templates get it.
 ClientJson function_call(std::string id, std::string name, ClientJson arguments);
 

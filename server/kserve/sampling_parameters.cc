@@ -149,6 +149,15 @@ constexpr Known kKnown[] = {
     {"guided_regex", read_constraint<ConstraintText::Form::kRegex>},
     {"guided_choice", read_constraint<ConstraintText::Form::kChoice>},
     {"guided_grammar", read_constraint<ConstraintText::Form::kGrammar>},
+    {"any_whitespace",  // after the constraints
+     [](auto& p, auto* to) {
+       if (!p.flag()) return;
+       if (!to->constraint) {
+         throw invalid("any_whitespace",
+                       "any_whitespace must be left out without a constraint of the answer");
+       }
+       to->constraint->any_whitespace = true;
+     }},
 };
 
 // Refused unless the value changes nothing.

@@ -151,7 +151,7 @@ class KserveFrontend:
 
     # Its priorities have the opposite order and other bounds.
     LACKS = ("prompt_logprobs", "parse_special", "priority")
-    NAMES = {"include_stop": "include_stop_str_in_output"}
+    NAMES = {"include_stop": "include_stop_str_in_output", "json_schema": "guided_json"}
     WANTED = ("finish_reason", "logprobs", "num_input_tokens", "num_output_tokens", "output_ids")
 
     def __init__(self, address, stream):

@@ -5,6 +5,7 @@ Each row goes to each frontend over a real socket. The answer must equal that of
 
 import itertools
 import json
+import re
 import threading
 
 import frontends
@@ -14,6 +15,8 @@ from frontends import Answer, Refusal
 TEXT = "It was a dark and stormy"
 GREEDY = {"temperature": 0, "max_tokens": 24, "ignore_eos": True}
 SEEDED = {"temperature": 1, "seed": 7, "max_tokens": 24, "ignore_eos": True}
+CONSTRAINED = {"temperature": 1, "seed": 7, "max_tokens": 60,
+               "json_schema": {"type": "array", "items": {"type": "integer"}, "minItems": 20}}
 
 ANSWERED = {
     "greedy": GREEDY,
@@ -46,6 +49,8 @@ ANSWERED = {
     "priority": {**GREEDY, "priority": 3},
     "ids": {**GREEDY, "prompt": [5, 400, 401, 17]},
     "one id": {**GREEDY, "prompt": [5]},
+    "a schema": CONSTRAINED,
+    "a schema with white space": {**CONSTRAINED, "any_whitespace": True},
     "characters of all lengths": {**GREEDY, "prompt": "naïve Ω 漢字 🜚\n\ttabs \\ \"quotes\""},
 }
 
@@ -121,6 +126,8 @@ def test_the_rows_differ(own):
     for name in by_none:
         assert plain[name].texts != plain["greedy"].texts, name
     assert plain["the model's EOS"].reasons == ("stop",)
+    assert ", " in plain["a schema"].texts[0]
+    assert re.search(r",\S", plain["a schema with white space"].texts[0])
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -26,6 +26,7 @@ constexpr RequestField kMessagesFields[] = {
     {"top_p", kM, kHarmless, {}, "is used with an answer only"},
     {"top_k", kM, kHarmless, {}, "is used with an answer only"},
     {"output_config", kM, kHarmless, {"{}"}, "is used with an answer only"},
+    {"any_whitespace", kM, kHarmless, {}, "is used with an answer only"},
     {"thinking", kMT, kRefused},
     {"container", 0, kRefused},
     {"state", 0, kRefused},
@@ -218,6 +219,27 @@ std::string tools_of(const ClientJson& body) {
   return dump(functions);
 }
 
+// The constraint in output_config.
+void read_format(const ClientJson& body, TextRequest* asked) {
+  const ClientJson* config = find(body, "output_config");
+  if (config == nullptr) return;
+  if (!config->is_object()) throw BadField("output_config", "output_config must be an object");
+  for (const auto& [name, value] : config->items()) {
+    if (value.is_null() || name == "format" || name == "effort") continue;
+    throw BadField("output_config",
+                   fmt::format("output_config.{} is not supported here: leave it out", cut(name)));
+  }
+  const ClientJson* format = find(*config, "format");
+  if (format == nullptr) return;
+  const ClientJson* schema = type_of(*format) == "json_schema" ? find(*format, "schema") : nullptr;
+  if (schema == nullptr) {
+    throw BadField("output_config",
+                   "output_config.format must have the type \"json_schema\" and a schema");
+  }
+  asked->constraint = ConstraintText{ConstraintText::Form::kJsonSchema, dump(*schema)};
+  asked->constraint_field = "output_config";
+}
+
 }  // namespace
 
 FieldTable table_of(MessagesResource resource) {
@@ -313,23 +335,8 @@ void read_answer_fields(const ClientJson& body, TextRequest* asked) {
   if (const ClientJson* stops = find(body, "stop_sequences")) {
     asked->stop_strings = strings_of(*stops, "stop_sequences", "a list of strings");
   }
-  const ClientJson* config = find(body, "output_config");
-  if (config == nullptr) return;
-  if (!config->is_object()) throw BadField("output_config", "output_config must be an object");
-  for (const auto& [name, value] : config->items()) {
-    if (value.is_null() || name == "format" || name == "effort") continue;
-    throw BadField("output_config",
-                   fmt::format("output_config.{} is not supported here: leave it out", cut(name)));
-  }
-  const ClientJson* format = find(*config, "format");
-  if (format == nullptr) return;
-  const ClientJson* schema = type_of(*format) == "json_schema" ? find(*format, "schema") : nullptr;
-  if (schema == nullptr) {
-    throw BadField("output_config",
-                   "output_config.format must have the type \"json_schema\" and a schema");
-  }
-  asked->constraint = ConstraintText{ConstraintText::Form::kJsonSchema, dump(*schema)};
-  asked->constraint_field = "output_config";
+  read_format(body, asked);
+  read_any_whitespace(body, asked);
 }
 
 }  // namespace recurve

@@ -204,6 +204,8 @@ def test_answers_are_kept_to_what_they_must_be(client):
     assert ask(guided_choice=["yes", "no"]) in ("yes", "no")
     assert ask(guided_regex="[ab]{3}").strip("ab") == ""
     assert ask(guided_grammar='root ::= "x" "y"') == "xy"
+    with pytest.raises(InferenceServerException, match="any_whitespace must be left out without a constraint"):
+        ask(any_whitespace=True)
     for wrong in ({"guided_regex": "("}, {"guided_regex": "a", "guided_json": "{}"}, {"guided_regex": 3}):
         with pytest.raises(InferenceServerException, match="guided|regular expression"):
             ask(**wrong)

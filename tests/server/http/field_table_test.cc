@@ -156,6 +156,7 @@ TEST_F(FieldTableTest, ConstraintsHaveNoFieldsThatAreDropped) {
   refuse(outputs, R"({"structural_tag":"x"})", "a JSON object");
   refuse(outputs, R"("json")", "must be an object");
   refuse("guided_choice", R"("a")", "must be a list of strings");
+  refuse("any_whitespace", "true", "must be left out without a constraint");
 }
 
 TEST_F(FieldTableTest, WhatConstrainsReachesTheEngine) {

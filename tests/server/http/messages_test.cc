@@ -273,10 +273,20 @@ TEST_F(MessagesTest, ASchemaConstrainsTheAnswer) {
   const auto constraint = engine_->last_request().sampling.constraint;
   ASSERT_NE(constraint, nullptr);
   EXPECT_EQ(constraint->text().text, R"({"type":"null"})");
+  EXPECT_FALSE(constraint->text().any_whitespace);
+  body["any_whitespace"] = true;
+  ask(body);
+  EXPECT_TRUE(engine_->last_request().sampling.constraint->text().any_whitespace);
+  body["any_whitespace"] = 1;
+  EXPECT_THAT(refusal(body), HasSubstr("any_whitespace must be true or false"));
+  body.erase("any_whitespace");
   body["output_config"] = {{"format", {{"type", "xml"}}}};
   EXPECT_THAT(refusal(body), HasSubstr("json_schema"));
   body["output_config"] = {{"unknown", 1}};
   EXPECT_THAT(refusal(body), HasSubstr("output_config.unknown"));
+  body.erase("output_config");
+  body["any_whitespace"] = true;
+  EXPECT_THAT(refusal(body), HasSubstr("any_whitespace must be left out without a constraint"));
 }
 
 TEST_F(MessagesTest, WhatIsNoTextIsRefusedByItsType) {

@@ -404,6 +404,10 @@ TEST_F(ResourcesTest, WhatAResponsesTextMustBeReachesTheEngine) {
   const auto constraint = engine_->last_request().sampling.constraint;
   ASSERT_NE(constraint, nullptr);
   EXPECT_EQ(constraint->text().text, R"({"type":"object"})");
+  EXPECT_FALSE(constraint->text().any_whitespace);
+  body["any_whitespace"] = true;
+  EXPECT_EQ(post("/v1/responses", body).status, 200);
+  EXPECT_TRUE(engine_->last_request().sampling.constraint->text().any_whitespace);
 }
 
 TEST_F(ResourcesTest, TextIsTokenisedAndWritten) {

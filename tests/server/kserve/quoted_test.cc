@@ -311,7 +311,8 @@ TEST_F(QuotedWithinTest, Messages) {
 TEST_F(QuotedWithinTest, InferParameters) {
   const json good = {{"temperature", 1},      {"logit_bias", {{"1", 1}}}, {"stop", {"s"}},
                      {"stop_token_ids", {1}}, {"guided_json", kSchema},   {"guided_choice", {"c"}},
-                     {"ignore_eos", true},    {"bad_words", {"b"}},       {"n", 1}};
+                     {"ignore_eos", true},    {"bad_words", {"b"}},       {"n", 1},
+                     {"any_whitespace", true}};
   const auto* pool = DescriptorPool::generated_pool();
   const auto* infer = pool->FindMethodByName("inference.GRPCInferenceService.ModelInfer");
   for (const std::string& text : texts()) {

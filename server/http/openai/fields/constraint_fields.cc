@@ -190,9 +190,7 @@ bool has_constraint(const ClientJson& body, const char* field) {
                                     kMostConstraintBytes, bytes));
 }
 
-}  // namespace
-
-void read_constraint(const ClientJson& body, TextRequest* asked) {
+void read_form(const ClientJson& body, TextRequest* asked) {
   bool any = false;
   for (const char* field : {"response_format", "text", "structured_outputs"}) {
     any |= has_constraint(body, field);
@@ -223,6 +221,13 @@ void read_constraint(const ClientJson& body, TextRequest* asked) {
   const ClientJson* compact =
       outputs == nullptr ? nullptr : find_in(*outputs, "disable_any_whitespace");
   asked->constraint->any_whitespace = compact != nullptr && !compact->get<bool>();
+}
+
+}  // namespace
+
+void read_constraint(const ClientJson& body, TextRequest* asked) {
+  read_form(body, asked);
+  read_any_whitespace(body, asked);
 }
 
 }  // namespace recurve

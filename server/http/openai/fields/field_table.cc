@@ -110,6 +110,7 @@ constexpr RequestField kFields[] = {
     {"guided_json", kCH, kRefused},
     {"guided_regex", kCH, kRefused},
     {"structured_outputs", kCH, kRefused},
+    {"any_whitespace", kAll, kRefused, {"false"}},
     {"regex", kCH, kRefused},
     {"ebnf", kCH, kRefused},
     {"json_schema", kCH, kRefused},

@@ -36,8 +36,8 @@ void read_common(ClientJson& body, TextRequest* asked, OpenAiForm* form);
 
 // Reads the constraint of an answer from the field of the dialect that has one: response_format, or
 // text.format of a response; guided_json, guided_regex, guided_choice, guided_grammar and
-// structured_outputs as in vLLM; regex, ebnf and json_schema as in SGLang. The answer's properties
-// have the order of the schema's. Throws BadField, also if two fields have one.
+// structured_outputs as in vLLM; regex, ebnf and json_schema as in SGLang; and any_whitespace. The
+// answer's properties have the order of the schema's. Throws BadField, also if two fields have one.
 void read_constraint(const ClientJson& body, TextRequest* asked);
 
 // The session that the body names. `session` is the header's, or empty; both must be equal if both
