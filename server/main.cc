@@ -372,7 +372,7 @@ int run(const Options& o, StopSignal& stop) {
   check_key_files(o);
   allow_many_files();
   const HeapTrimmer trimmer;
-  Metrics metrics;
+  Metrics metrics({.model = model_name(o), .version = kVersion, .commit = kCommit});
   const auto served = std::make_shared<ServedModel>(o.max_queue);
   Failure failure(stop);
   std::optional<Tracer> tracer;

@@ -43,8 +43,12 @@ void Engine::publish() {
   metrics_.set_waiting(queue_.waiting());
   metrics_.set_slots(
       {.free = stats_.slots_free, .running = stats_.running, .session_idle = stats_.slots_idle});
-  metrics_.set_pages(
-      {.total = stats_.pages, .free = stats_.pages_free, .preemptions = stats_.preemptions});
+  int64_t pages = 0;
+  for (const auto& sequence : running_) pages += pool_.pages_of(sequence->slot);
+  metrics_.set_pages({.total = stats_.pages,
+                      .free = stats_.pages_free,
+                      .running = pages,
+                      .preemptions = stats_.preemptions});
 }
 
 // Of sessions and cached prompts.

@@ -28,6 +28,7 @@ struct PrefixTiers {
 // Pages of states that grow.
 struct PageUse {
   int64_t total = 0, free = 0;
+  int64_t running = 0;      // of running requests; pages that they share count for each
   int64_t preemptions = 0;  // since the start
 };
 struct StateDirUse {

@@ -8,6 +8,7 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <functional>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "server/observe/log.h"
+#include "server/observe/process_metrics.h"
 
 namespace recurve {
 namespace {
@@ -43,22 +45,40 @@ constexpr std::array<std::array<const char*, 2>, Metrics::kOfTenant> kTenantCoun
 }};
 constexpr const char* kOtherTenants = "other";
 
-prometheus::Family<Counter>& counter_family(Registry& registry, const char* name,
-                                            const char* help) {
-  return prometheus::BuildCounter().Name(name).Help(help).Register(registry);
+std::map<std::string, std::string> labels_of(const Metrics::About& about) {
+  if (about.model.empty()) return {};
+  return {{"model", about.model}};
 }
 
-Counter& counter(Registry& registry, const char* name, const char* help) {
-  return counter_family(registry, name, help).Add({});
+// Metrics with the same constant labels.
+struct Group {
+  Registry& registry;
+  std::map<std::string, std::string> labels = {};
+};
+
+prometheus::Family<Counter>& counter_family(const Group& of, const char* name, const char* help) {
+  return prometheus::BuildCounter().Name(name).Help(help).Labels(of.labels).Register(of.registry);
 }
 
-Gauge& gauge(Registry& registry, const char* name, const char* help) {
-  return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add({});
+prometheus::Family<Gauge>& gauge_family(const Group& of, const char* name, const char* help) {
+  return prometheus::BuildGauge().Name(name).Help(help).Labels(of.labels).Register(of.registry);
 }
 
-Histogram& histogram(Registry& registry, const char* name, const char* help,
-                     const Buckets& buckets) {
-  return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, buckets);
+prometheus::Family<Histogram>& histogram_family(const Group& of, const char* name,
+                                                const char* help) {
+  return prometheus::BuildHistogram().Name(name).Help(help).Labels(of.labels).Register(of.registry);
+}
+
+Counter& counter(const Group& of, const char* name, const char* help) {
+  return counter_family(of, name, help).Add({});
+}
+
+Gauge& gauge(const Group& of, const char* name, const char* help) {
+  return gauge_family(of, name, help).Add({});
+}
+
+Histogram& histogram(const Group& of, const char* name, const char* help, const Buckets& buckets) {
+  return histogram_family(of, name, help).Add({}, buckets);
 }
 
 // A series of the family for each value of its label.
@@ -71,16 +91,19 @@ std::array<Metric*, N> add_series(prometheus::Family<Metric>& family, const char
 }
 
 template <size_t N>
-std::array<Counter*, N> counters(Registry& registry, const char* name, const char* help,
+std::array<Counter*, N> counters(const Group& of, const char* name, const char* help,
                                  const char* label, const std::array<const char*, N>& values) {
-  return add_series(counter_family(registry, name, help), label, values);
+  return add_series(counter_family(of, name, help), label, values);
 }
 
 template <size_t N>
-std::array<Gauge*, N> gauges(Registry& registry, const char* name, const char* help,
-                             const char* label, const std::array<const char*, N>& values) {
-  return add_series(prometheus::BuildGauge().Name(name).Help(help).Register(registry), label,
-                    values);
+std::array<Gauge*, N> gauges(const Group& of, const char* name, const char* help, const char* label,
+                             const std::array<const char*, N>& values) {
+  return add_series(gauge_family(of, name, help), label, values);
+}
+
+double share_of(int64_t part, int64_t all) {
+  return all > 0 ? static_cast<double>(std::min(part, all)) / static_cast<double>(all) : 0;
 }
 
 template <size_t N>
@@ -102,26 +125,31 @@ void count_all_up_to(const std::array<Counter*, N>& counters,
 }  // namespace
 
 struct Metrics::Impl {
-  Impl() {
-    auto& finished_family = counter_family(registry, "recurve_requests_finished_total",
+  explicit Impl(const About& about) : model{registry, labels_of(about)} {
+    gauge_family(process, "recurve_build_info",
+                 "1, with the version and the commit of the program as labels")
+        .Add({{"version", about.version}, {"commit", about.commit}})
+        .Set(1);
+    auto& finished_family = counter_family(model, "recurve_requests_finished_total",
                                            "Finished answers, one per choice, by reason");
     for (const EndRow& row : kEnds) {
       if (row.metric == nullptr) continue;
       finished[static_cast<size_t>(row.reason)] = &finished_family.Add({{"reason", row.metric}});
     }
     auto& error_family =
-        counter_family(registry, "recurve_errors_total", "Failed calls, by gRPC status code");
+        counter_family(process, "recurve_errors_total", "Failed calls, by gRPC status code");
     for (size_t code = 1; code < errors.size(); ++code) {
       errors[code] = &error_family.Add({{"code", std::string(kCodeNames[code])}});
     }
     for (size_t i = 0; i < tenant_families.size(); ++i) {
       const auto [name, help] = kTenantCounters[i];
-      tenant_families[i] = &counter_family(registry, name, help);
+      tenant_families[i] = &counter_family(process, name, help);
     }
   }
 
   std::vector<prometheus::MetricFamily> collect() const {
     std::lock_guard lock(scrape_mutex);
+    process_metrics.update();
     count_up_to(log_lines, static_cast<int64_t>(log_lines_dropped()));
     show_uses();
     return registry.Collect();
@@ -140,128 +168,131 @@ struct Metrics::Impl {
     running.Set(static_cast<double>(slot_counts.running));
     set_all(slots, {slot_counts.free, slot_counts.running, slot_counts.session_idle});
     set_all(pages, {page_use.free, page_use.total - page_use.free});
+    const int64_t total = slot_counts.free + slot_counts.running + slot_counts.session_idle;
+    utilization.Set(
+        std::max(share_of(slot_counts.running, total), share_of(page_use.running, page_use.total)));
     count_up_to(preemptions, page_use.preemptions);
     set_all(sessions, {tiers.in_slot, tiers.in_host, tiers.on_disk, tiers.empty});
     count_all_up_to(session_moves, {tiers.to_slot, tiers.to_host, tiers.to_disk});
   }
 
   Registry registry;
+  const Group process{registry}, model;
+  const ProcessMetrics process_metrics{registry};
 
-  Counter& requests = counter(registry, "recurve_requests_total", "Requests received");
-  Gauge& running = gauge(registry, "recurve_requests_running", "Requests that hold a slot");
-  Gauge& waiting = gauge(registry, "recurve_requests_waiting", "Requests in the queue");
-  Gauge& expected_queue = gauge(registry, "recurve_expected_queue_seconds",
+  Counter& requests = counter(process, "recurve_requests_total", "Requests received");
+  Gauge& running = gauge(model, "recurve_requests_running", "Requests that hold a slot");
+  Gauge& waiting = gauge(model, "recurve_requests_waiting", "Requests in the queue");
+  Gauge& expected_queue = gauge(model, "recurve_expected_queue_seconds",
                                 "Expected wait of a new short request before its first step");
   std::array<Counter*, kEnds.size()> finished{};     // by EndReason; null: not counted
   std::array<Counter*, kCodeNames.size()> errors{};  // by Code; null: OK
-  Gauge& connections = gauge(registry, "recurve_connections", "Open client connections");
+  Gauge& connections = gauge(process, "recurve_connections", "Open client connections");
   const std::array<Counter*, kRefusals> refused =
-      counters(registry, "recurve_connections_refused_total",
+      counters(process, "recurve_connections_refused_total",
                "Connections closed on arrival, by reason", "reason", kRefusalNames);
   const std::array<Counter*, kFloods.size()> floods = counters(
-      registry, "recurve_floods_total",
+      process, "recurve_floods_total",
       "Connections ended because the client flooded the server, by kind of flood", "of", kFloods);
 
-  Counter& prompt_tokens =
-      counter(registry, "recurve_prompt_tokens_total", "Prompt tokens processed");
-  Counter& generated_tokens =
-      counter(registry, "recurve_generated_tokens_total", "Tokens generated");
-  Counter& embeddings = counter(registry, "recurve_embeddings_total", "Embeddings computed");
+  Counter& prompt_tokens = counter(model, "recurve_prompt_tokens_total", "Prompt tokens processed");
+  Counter& generated_tokens = counter(model, "recurve_generated_tokens_total", "Tokens generated");
+  Counter& embeddings = counter(model, "recurve_embeddings_total", "Embeddings computed");
 
   const std::array<Gauge*, 3> slots =
-      gauges<3>(registry, "recurve_slots", "State slots on the device, by use", "tier",
+      gauges<3>(model, "recurve_slots", "State slots on the device, by use", "tier",
                 {"free", "running", "session_idle"});
   const std::array<Gauge*, 2> pages =
-      gauges<2>(registry, "recurve_pages", "Pages of states that grow, on the device, by use",
-                "use", {"free", "used"});
-  Counter& preemptions = counter(registry, "recurve_preemptions_total",
+      gauges<2>(model, "recurve_pages", "Pages of states that grow, on the device, by use", "use",
+                {"free", "used"});
+  Gauge& utilization =
+      gauge(model, "recurve_utilization",
+            "Slots or pages of running requests over what there are, whichever is more: 0 to 1");
+  Counter& preemptions = counter(model, "recurve_preemptions_total",
                                  "Requests that gave up their pages and waited again");
-  const std::array<Gauge*, 4> sessions =
-      gauges<4>(registry, "recurve_sessions",
-                "Open sessions and stored responses, by location of their state", "tier",
-                {"slot", "host", "disk", "empty"});
+  const std::array<Gauge*, 4> sessions = gauges<4>(
+      model, "recurve_sessions", "Open sessions and stored responses, by location of their state",
+      "tier", {"slot", "host", "disk", "empty"});
   const std::array<Counter*, 3> session_moves =
-      counters<3>(registry, "recurve_session_moves_total",
-                  "Moves of session states, by destination", "to", {"slot", "host", "disk"});
+      counters<3>(model, "recurve_session_moves_total", "Moves of session states, by destination",
+                  "to", {"slot", "host", "disk"});
   Gauge& session_host_bytes =
-      gauge(registry, "recurve_session_host_bytes", "Host memory used by states of idle sessions");
+      gauge(model, "recurve_session_host_bytes", "Host memory used by states of idle sessions");
   const std::array<Histogram*, kStateDirCalls.size()> state_dir_calls =
-      add_series(prometheus::BuildHistogram()
-                     .Name("recurve_state_dir_seconds")
-                     .Help("Time of one operation on --state-dir: commit a change of a durable "
-                           "session, spill a state from host memory, or read a state")
-                     .Register(registry),
+      add_series(histogram_family(process, "recurve_state_dir_seconds",
+                                  "Time of one operation on --state-dir: commit a change of a "
+                                  "durable session, spill a state from host memory, or read a "
+                                  "state"),
                  "call", kStateDirCalls, kTokenSeconds);
   const std::array<Counter*, kStateDirCalls.size()> state_dir_failures =
-      counters(registry, "recurve_state_dir_failures_total", "Failed operations on --state-dir",
+      counters(process, "recurve_state_dir_failures_total", "Failed operations on --state-dir",
                "call", kStateDirCalls);
   Gauge& state_dir_bytes =
-      gauge(registry, "recurve_state_dir_bytes", "Bytes of all files in --state-dir");
-  Gauge& state_dir_set_aside = gauge(registry, "recurve_state_dir_set_aside",
+      gauge(process, "recurve_state_dir_bytes", "Bytes of all files in --state-dir");
+  Gauge& state_dir_set_aside = gauge(process, "recurve_state_dir_set_aside",
                                      "Damaged or foreign files in --state-dir that were set aside");
   Counter& state_dir_syncs =
-      counter(registry, "recurve_state_dir_syncs_total",
+      counter(process, "recurve_state_dir_syncs_total",
               "Syncs of files in --state-dir, which concurrent commits share");
-  Counter& state_dir_written = counter(registry, "recurve_state_dir_written_bytes_total",
+  Counter& state_dir_written = counter(process, "recurve_state_dir_written_bytes_total",
                                        "Bytes written to files in --state-dir");
 
   const std::array<Counter*, kPrefixMisses.size()> prefix_prompts =
-      counters(registry, "recurve_prefix_prompts_total",
+      counters(model, "recurve_prefix_prompts_total",
                "Started prompts, by whether they reused a cached prefix state (hit) or why not",
                "begin", kPrefixMisses);
   const std::array<Counter*, 3> prefix_tokens = counters<3>(
-      registry, "recurve_prefix_tokens_total",
+      model, "recurve_prefix_tokens_total",
       "Prompt tokens of known prefixes: spared by a cached state, or processed again because no "
       "state was cached there (replayed) or it was evicted or not readable (lost)",
       "of", {"spared", "replayed", "lost"});
   Gauge& prefix_states =
-      gauge(registry, "recurve_prefix_states", "Cached prefix states in host memory");
+      gauge(model, "recurve_prefix_states", "Cached prefix states in host memory");
   Gauge& prefix_bytes =
-      gauge(registry, "recurve_prefix_bytes",
+      gauge(model, "recurve_prefix_bytes",
             "Bytes of the cached prefix states in host memory, limited by --prefix-memory");
   Gauge& prefix_on_disk =
-      gauge(registry, "recurve_prefix_states_on_disk",
+      gauge(model, "recurve_prefix_states_on_disk",
             "Cached prefix states on disk, some of which are in host memory too");
   Gauge& prefix_bytes_on_disk =
-      gauge(registry, "recurve_prefix_bytes_on_disk",
+      gauge(model, "recurve_prefix_bytes_on_disk",
             "Bytes of the cached prefix states on disk, limited by --state-disk");
 
   const std::array<Counter*, 5> constraints =
-      counters<5>(registry, "recurve_constraints_total",
+      counters<5>(model, "recurve_constraints_total",
                   "Constraints of requests, by outcome: compiled, cached, refused, given up "
                   "because no request waited any more, or turned away because too many waited",
                   "outcome", {"compiled", "cached", "refused", "given_up", "turned_away"});
-  Gauge& constraints_waiting = gauge(registry, "recurve_constraints_waiting",
-                                     "Constraints being compiled or waiting for it");
+  Gauge& constraints_waiting =
+      gauge(model, "recurve_constraints_waiting", "Constraints being compiled or waiting for it");
   Gauge& constraint_bytes =
-      gauge(registry, "recurve_constraint_bytes", "Memory of cached constraints");
-  Histogram& constraint = histogram(registry, "recurve_constraint_seconds",
+      gauge(model, "recurve_constraint_bytes", "Memory of cached constraints");
+  Histogram& constraint = histogram(model, "recurve_constraint_seconds",
                                     "Processor time to compile one constraint", kRequestSeconds);
 
-  Histogram& queue = histogram(registry, "recurve_queue_seconds",
+  Histogram& queue = histogram(model, "recurve_queue_seconds",
                                "Time from a request's arrival to its first step", kRequestSeconds);
   Histogram& prefill =
-      histogram(registry, "recurve_prefill_seconds",
+      histogram(model, "recurve_prefill_seconds",
                 "Time from a request's first step to its first token", kRequestSeconds);
   Histogram& text_queue =
-      histogram(registry, "recurve_text_queue_seconds",
+      histogram(process, "recurve_text_queue_seconds",
                 "Time from a call's arrival until a thread reads its text", kRequestSeconds);
   Histogram& text =
-      histogram(registry, "recurve_text_seconds",
+      histogram(process, "recurve_text_seconds",
                 "Time to convert a call's text or messages to token ids", kRequestSeconds);
-  Histogram& ttft = histogram(registry, "recurve_time_to_first_token_seconds",
+  Histogram& ttft = histogram(model, "recurve_time_to_first_token_seconds",
                               "Time from a request's arrival to its first token", kRequestSeconds);
-  Histogram& inter_token = histogram(registry, "recurve_inter_token_seconds",
+  Histogram& inter_token = histogram(model, "recurve_inter_token_seconds",
                                      "Time between two tokens of an answer", kTokenSeconds);
-  Histogram& decode = histogram(registry, "recurve_decode_seconds",
+  Histogram& decode = histogram(model, "recurve_decode_seconds",
                                 "Time from a request's first token to its last", kRequestSeconds);
   Histogram& step =
-      histogram(registry, "recurve_step_seconds", "Time of one step of the engine", kTokenSeconds);
-  Histogram& rows =
-      histogram(registry, "recurve_batch_rows", "Tokens in the batch of a step", kRows);
+      histogram(model, "recurve_step_seconds", "Time of one step of the engine", kTokenSeconds);
+  Histogram& rows = histogram(model, "recurve_batch_rows", "Tokens in the batch of a step", kRows);
 
   const std::array<Counter*, 2> spans =
-      counters<2>(registry, "recurve_trace_spans_total",
+      counters<2>(process, "recurve_trace_spans_total",
                   "Spans of traced calls, by whether the collector accepted them", "result",
                   {"sent", "dropped"});
   mutable std::mutex scrape_mutex;
@@ -269,7 +300,7 @@ struct Metrics::Impl {
   SlotCounts slot_counts;
   PageUse page_use;
   SessionTiers session_tiers;
-  Counter& log_lines = counter(registry, "recurve_log_lines_dropped_total",
+  Counter& log_lines = counter(process, "recurve_log_lines_dropped_total",
                                "Log lines lost because they were not read in time");
 
   using OfTenant = std::array<Counter*, kOfTenant>;
@@ -288,7 +319,7 @@ struct Metrics::Impl {
   std::map<std::string, OfTenant, std::less<>> tenants;
 };
 
-Metrics::Metrics() : impl_(std::make_unique<Impl>()) {}
+Metrics::Metrics(const About& about) : impl_(std::make_unique<Impl>(about)) {}
 Metrics::~Metrics() = default;
 
 void Metrics::request_received() { impl_->requests.Increment(); }

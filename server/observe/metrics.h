@@ -51,7 +51,13 @@ class Metrics final : public EngineMetrics {
   // Tenants with separate series; all later ones share the label "other".
   static constexpr size_t kMostTenants = 100;
 
-  Metrics();
+  // Series of the engine and of its sessions have the label `model`, unless the name is empty;
+  // what concerns the process, its connections, calls and tenants has not.
+  struct About {
+    std::string model = {}, version = {}, commit = {};  // recurve_build_info{version, commit}
+  };
+  Metrics() : Metrics(About()) {}
+  explicit Metrics(const About& about);
   ~Metrics() override;
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
@@ -80,7 +86,7 @@ class Metrics final : public EngineMetrics {
   void embedded();  // recurve_embeddings_total
 
   // Slots, pages and sessions. recurve_slots{tier} and recurve_requests_running,
-  // recurve_pages{use}, recurve_preemptions_total, recurve_sessions{tier},
+  // recurve_pages{use}, recurve_utilization, recurve_preemptions_total, recurve_sessions{tier},
   // recurve_session_host_bytes. text() has the values of slots, pages and sessions that one call
   // set.
   void set_slots(const SlotCounts& use) override;

@@ -85,16 +85,10 @@ LoadedText load_text(const Options& o, const ModelInfo& model) {
   return text;
 }
 
-// The last part of the path to the model, without the suffix of a file.
-std::string model_name(const std::filesystem::path& model) {
-  if (std::filesystem::is_regular_file(model)) return model.stem().string();
-  return (model / "").parent_path().filename().string();
-}
-
 ServingInfo serving_info(const Options& o, const Model& model, const Backend& backend,
                          const TokenRules& rules, const std::string& fingerprint,
                          const std::string& weight_type, int slots, const MemoryPlan& plan) {
-  ServingInfo info{.model_name = o.name.empty() ? model_name(o.model) : o.name,
+  ServingInfo info{.model_name = model_name(o),
                    .family = model.info().family,
                    .parameters = model.info().parameters,
                    .weight_bytes = model.info().weight_bytes,
@@ -120,6 +114,13 @@ ServingInfo serving_info(const Options& o, const Model& model, const Backend& ba
 }
 
 }  // namespace
+
+std::string model_name(const Options& o) {
+  if (!o.name.empty()) return o.name;
+  const std::filesystem::path path(o.model);
+  if (std::filesystem::is_regular_file(path)) return path.stem().string();
+  return (path / "").parent_path().filename().string();
+}
 
 LoadedModel load_served_model(const Options& o, Backend& backend, const StopSignal& stop) {
   LoadedModel loaded{.plan = plan_memory(o, backend), .model = {}, .text = {}, .info = {}};

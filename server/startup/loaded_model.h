@@ -34,6 +34,9 @@ struct LoadedModel {
 // std::runtime_error with a sentence, also when `stop` is raised.
 LoadedModel load_served_model(const Options& options, Backend& backend, const StopSignal& stop);
 
+// --name, or the last part of the path to the model, without the suffix of a file.
+std::string model_name(const Options& options);
+
 // Identifies a model, in 32 hexadecimal digits: by its config and stored weights, for which
 // `checkpoint` stands (Checkpoint::fingerprint()), and by tokenizer.json and tokenizer.model.
 // tokenizer_dir: none if prompts are ids only.

@@ -1,10 +1,11 @@
-"""The chart: rendered by Helm for five sets of values, each as Kubernetes' own schemas want it and as
+"""The chart: rendered by Helm for six sets of values, each as Kubernetes' own schemas want it and as
 it was before (chart/*.golden.yaml; UPDATE_GOLDENS=1 writes them anew), and what its schema refuses."""
 
 import os
 import pathlib
 
 import helm_python as helm
+import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
@@ -14,7 +15,8 @@ from containers import assert_listens, run
 CHART = ROOT / "deploy/chart"
 SETS = sorted(path for path in (pathlib.Path(__file__).parent / "chart").glob("*.yaml")
               if ".golden" not in path.name)
-OTHERS = {"ServiceMonitor", "ScaledObject"}  # of operators, whose schemas are not Kubernetes'
+# Of operators and gateways, whose schemas are not Kubernetes'.
+OTHERS = {"ServiceMonitor", "ScaledObject", "InferencePool", "HTTPRoute"}
 
 
 def render(values):
@@ -29,8 +31,8 @@ def objects(text):
     return [one for one in yaml.safe_load_all(text) if one]
 
 
-def test_there_are_five():
-    assert len(SETS) == 5
+def test_there_are_six():
+    assert len(SETS) == 6
 
 
 @pytest.mark.parametrize("path", SETS, ids=lambda path: path.stem)
@@ -71,6 +73,66 @@ def test_rendered(path, tree):
     assert pod["terminationGracePeriodSeconds"] >= drain + sleep + 10
 
 
+# From the reference of inference.networking.k8s.io/v1: what it requires and allows.
+POOL = {
+    "type": "object", "additionalProperties": False,
+    "required": ["selector", "targetPorts", "endpointPickerRef"],
+    "properties": {
+        "selector": {
+            "type": "object", "additionalProperties": False, "required": ["matchLabels"],
+            "properties": {"matchLabels": {"type": "object", "additionalProperties": {"type": "string"}}},
+        },
+        "targetPorts": {
+            "type": "array", "minItems": 1, "maxItems": 8,
+            "items": {"type": "object", "additionalProperties": False, "required": ["number"],
+                      "properties": {"number": {"type": "integer", "minimum": 1, "maximum": 65535}}},
+        },
+        "endpointPickerRef": {
+            "type": "object", "additionalProperties": False, "required": ["name", "port"],
+            "properties": {
+                "group": {"type": "string"}, "kind": {"type": "string"},
+                "name": {"type": "string", "minLength": 1, "maxLength": 253},
+                "port": {"type": "object", "additionalProperties": False, "required": ["number"],
+                         "properties": {"number": {"type": "integer", "minimum": 1, "maximum": 65535}}},
+                "failureMode": {"enum": ["FailOpen", "FailClose"]},
+            },
+        },
+    },
+}
+
+
+def test_the_pool_fits_the_server():
+    values = yaml.safe_load((pathlib.Path(__file__).parent / "chart/pool.yaml").read_text())
+    kinds = {one["kind"]: one for one in objects(render(values))}
+    pool = kinds["InferencePool"]["spec"]
+    jsonschema.validate(pool, POOL)
+    pod = kinds["StatefulSet"]["spec"]["template"]
+    assert pool["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    http = [one["containerPort"] for one in pod["spec"]["containers"][0]["ports"] if one["name"] == "http"]
+    assert [one["number"] for one in pool["targetPorts"]] == http
+    backend, = kinds["HTTPRoute"]["spec"]["rules"][0]["backendRefs"]
+    assert backend == {"group": kinds["InferencePool"]["apiVersion"].split("/")[0], "kind": "InferencePool",
+                       "name": kinds["InferencePool"]["metadata"]["name"]}
+
+    config = yaml.safe_load(kinds["ConfigMap"]["data"]["config.yaml"])
+    plugins = {one["type"]: one.get("parameters", {}) for one in config["plugins"]}
+    used = [one["pluginRef"] for one in config["schedulingProfiles"][0]["plugins"]]
+    for source in config["dataLayer"]["sources"]:
+        used += [source["pluginRef"], *(one["pluginRef"] for one in source["extractors"])]
+    assert sorted(used) == sorted(plugins)
+    extractor = plugins["core-metrics-extractor"]
+    engine, = extractor["engineConfigs"]
+    assert extractor["defaultEngine"] == engine["name"]
+    assert plugins["session-affinity-scorer"]["headerName"] == "x-recurve-session"
+
+
+def test_a_pool_is_not_made_where_the_picker_would_be_refused():
+    values = {"tls": {"secret": "t"}, "keys": {"secret": "k"},
+              "inferencePool": {"enabled": True, "picker": {"service": "picker"}}}
+    with pytest.raises(helm.HelmError, match="tls.clientCa"):
+        render(values)
+
+
 def test_other_pods_are_let_in_on_purpose():
     for values in ({}, {"keys": {"secret": "k"}}, {"tls": {"secret": "t"}}):
         with pytest.raises(helm.HelmError, match="insecureNetwork=true"):
@@ -96,6 +158,8 @@ def test_other_pods_are_let_in_on_purpose():
     ({"traces": {"host": "http://collector"}}, "host"),
     ({"traces": {"ratio": 2}}, "ratio"),
     ({"flags": {"KEYS": "/keys"}}, "KEYS"),
+    ({"inferencePool": {"enabled": True}}, "picker"),
+    ({"inferencePool": {"enabled": True, "picker": {"service": ""}}}, "service"),
 ])
 def test_refused(values, of):
     with helm.Chart.load(str(CHART)) as chart, pytest.raises(helm.HelmError, match=of):

@@ -61,6 +61,12 @@ def metrics():
     return set(re.findall(r"^(recurve_\w+)", text, re.M))
 
 
+def test_what_the_endpoint_picker_reads(metrics):
+    text = (ROOT / "deploy/chart/templates/pool.yaml").read_text()
+    named = re.findall(r"Spec: (\w+)", text)
+    assert len(named) == 3 and set(named) <= metrics
+
+
 def test_rules_by_promtool():
     run("promtool", "check", "config", DEPLOY / "prometheus/prometheus.yml")
     run("promtool", "test", "rules", HERE / "alerts_rules_test.yml")
@@ -211,7 +217,7 @@ def test_a_killed_replicas_plain_requests_are_answered_by_the_other(front):
     # Not before both have some of them.
     for one in replicas:
         run("bash", "-c", f"until curl -sS http://127.0.0.1:{one.metrics}/metrics | "
-            "grep -q '^recurve_requests_running [1-9]'; do :; done", timeout=60)
+            "grep -q '^recurve_requests_running{.*} [1-9]'; do :; done", timeout=60)
     replicas[0].stop(kill=True)
     said = [one.communicate(timeout=120)[0] for one in asked]
     assert [one.returncode for one in asked] == [0] * 8, said
@@ -229,7 +235,7 @@ def test_a_drain_loses_no_request(front):
         stdout=subprocess.PIPE, text=True) for _ in range(8)]
     for one in replicas:
         run("bash", "-c", f"until curl -sS http://127.0.0.1:{one.metrics}/metrics | "
-            "grep -q '^recurve_requests_running [1-9]'; do :; done", timeout=60)
+            "grep -q '^recurve_requests_running{.*} [1-9]'; do :; done", timeout=60)
     replicas[0].process.terminate()
     texts = {complete(port)[1] for _ in range(20)}  # while it drains, and after
     assert len(texts) == 1

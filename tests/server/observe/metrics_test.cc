@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <ctime>
 #include <fstream>
 #include <map>
 #include <regex>
@@ -41,6 +42,7 @@ TEST(Metrics, EverySeriesExistsFromTheStart) {
                              "recurve_pages{use=\"free\"}",
                              "recurve_pages{use=\"used\"}",
                              "recurve_preemptions_total",
+                             "recurve_utilization",
                              "recurve_slots{tier=\"free\"}",
                              "recurve_slots{tier=\"running\"}",
                              "recurve_slots{tier=\"session_idle\"}",
@@ -188,6 +190,50 @@ TEST(Metrics, TimesReachTheirHistograms) {
   EXPECT_EQ(value(text, "recurve_batch_rows_bucket{le=\"128\"}"), 1);
 }
 
+TEST(Metrics, ThoseOfAModelCarryItsName) {
+  Metrics metrics({.model = "books", .version = "1.2", .commit = "abc"});
+  metrics.set_waiting(4);
+  metrics.observe_step(0.004, 65);
+  const std::string text = metrics.text();
+  EXPECT_EQ(value(text, "recurve_requests_waiting{model=\"books\"}"), 4);
+  EXPECT_EQ(value(text, "recurve_step_seconds_count{model=\"books\"}"), 1);
+  EXPECT_EQ(value(text, "recurve_slots{model=\"books\",tier=\"free\"}"), 0);
+  EXPECT_EQ(value(text, "recurve_requests_total"), 0);
+  EXPECT_EQ(value(text, "recurve_build_info{commit=\"abc\",version=\"1.2\"}"), 1);
+}
+
+TEST(Metrics, UtilizationIsThatOfSlotsOrPages) {
+  Metrics metrics;
+  const auto utilization = [&] { return value(metrics.text(), "recurve_utilization"); };
+  EXPECT_EQ(utilization(), 0);
+  metrics.set_slots({.free = 2, .running = 1, .session_idle = 1});  // idle ones make room
+  EXPECT_EQ(utilization(), 0.25);
+  metrics.set_pages({.total = 10, .free = 1, .running = 5});
+  EXPECT_EQ(utilization(), 0.5);
+  metrics.set_pages({.total = 10, .free = 1, .running = 15});  // many share their pages
+  EXPECT_EQ(utilization(), 1);
+}
+
+TEST(Metrics, TheProcessIsMeasured) {
+  const Metrics metrics;
+  const auto now = [&](const char* series) { return value(metrics.text(), series); };
+  const double opened = now("process_open_fds");
+  const std::ifstream file("/proc/self/stat");
+  EXPECT_EQ(now("process_open_fds"), opened + 1);
+  EXPECT_GT(now("process_max_fds"), opened);
+  const auto clock = std::chrono::system_clock::now().time_since_epoch();
+  const double seconds = std::chrono::duration<double>(clock).count();
+  EXPECT_NEAR(now("process_start_time_seconds"), seconds, 3600);
+  EXPECT_LE(now("process_start_time_seconds"), seconds + 1);
+  const std::vector<char> memory(64 << 20, 1);
+  EXPECT_GT(now("process_resident_memory_bytes"), memory.size());
+  EXPECT_GT(now("process_virtual_memory_bytes"), now("process_resident_memory_bytes"));
+  const double used = now("process_cpu_seconds_total");
+  while (std::clock() < (used + 0.1) * CLOCKS_PER_SEC) {
+  }
+  EXPECT_GE(now("process_cpu_seconds_total"), used + 0.09);
+}
+
 // The log's count, of the whole process.
 TEST(Metrics, LostLogLinesAreCounted) {
   const Metrics metrics;
@@ -293,7 +339,7 @@ TEST(Metrics, MatchTheTableInTheDocuments) {
   std::ifstream document(RECURVE_SOURCE_DIR "/deploy/README.md");
   std::vector<std::string> listed;
   for (std::string line; std::getline(document, line);) {
-    if (line.starts_with("| `recurve_")) listed.push_back(line);
+    if (line.starts_with("| `recurve_") || line.starts_with("| `process_")) listed.push_back(line);
   }
   EXPECT_FALSE(listed.empty());
   EXPECT_THAT(listed, UnorderedElementsAreArray(table_rows(metrics.text())));
