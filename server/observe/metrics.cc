@@ -1,10 +1,6 @@
 #include "server/observe/metrics.h"
 
 #include <fmt/format.h>
-#include <prometheus/counter.h>
-#include <prometheus/family.h>
-#include <prometheus/gauge.h>
-#include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
@@ -18,6 +14,7 @@
 #include <vector>
 
 #include "server/observe/log.h"
+#include "server/observe/metric_group.h"
 #include "server/observe/process_metrics.h"
 
 namespace recurve {
@@ -50,35 +47,9 @@ std::map<std::string, std::string> labels_of(const Metrics::About& about) {
   return {{"model", about.model}};
 }
 
-// Metrics with the same constant labels.
-struct Group {
-  Registry& registry;
-  std::map<std::string, std::string> labels = {};
-};
-
-prometheus::Family<Counter>& counter_family(const Group& of, const char* name, const char* help) {
-  return prometheus::BuildCounter().Name(name).Help(help).Labels(of.labels).Register(of.registry);
-}
-
-prometheus::Family<Gauge>& gauge_family(const Group& of, const char* name, const char* help) {
-  return prometheus::BuildGauge().Name(name).Help(help).Labels(of.labels).Register(of.registry);
-}
-
-prometheus::Family<Histogram>& histogram_family(const Group& of, const char* name,
-                                                const char* help) {
-  return prometheus::BuildHistogram().Name(name).Help(help).Labels(of.labels).Register(of.registry);
-}
-
-Counter& counter(const Group& of, const char* name, const char* help) {
-  return counter_family(of, name, help).Add({});
-}
-
-Gauge& gauge(const Group& of, const char* name, const char* help) {
-  return gauge_family(of, name, help).Add({});
-}
-
-Histogram& histogram(const Group& of, const char* name, const char* help, const Buckets& buckets) {
-  return histogram_family(of, name, help).Add({}, buckets);
+Histogram& histogram(const MetricGroup& of, const char* name, const char* help,
+                     const Buckets& buckets) {
+  return of.histogram_family(name, help).Add({}, buckets);
 }
 
 // A series of the family for each value of its label.
@@ -91,15 +62,15 @@ std::array<Metric*, N> add_series(prometheus::Family<Metric>& family, const char
 }
 
 template <size_t N>
-std::array<Counter*, N> counters(const Group& of, const char* name, const char* help,
+std::array<Counter*, N> counters(const MetricGroup& of, const char* name, const char* help,
                                  const char* label, const std::array<const char*, N>& values) {
-  return add_series(counter_family(of, name, help), label, values);
+  return add_series(of.counter_family(name, help), label, values);
 }
 
 template <size_t N>
-std::array<Gauge*, N> gauges(const Group& of, const char* name, const char* help, const char* label,
-                             const std::array<const char*, N>& values) {
-  return add_series(gauge_family(of, name, help), label, values);
+std::array<Gauge*, N> gauges(const MetricGroup& of, const char* name, const char* help,
+                             const char* label, const std::array<const char*, N>& values) {
+  return add_series(of.gauge_family(name, help), label, values);
 }
 
 double share_of(int64_t part, int64_t all) {
@@ -126,24 +97,25 @@ void count_all_up_to(const std::array<Counter*, N>& counters,
 
 struct Metrics::Impl {
   explicit Impl(const About& about) : model{registry, labels_of(about)} {
-    gauge_family(process, "recurve_build_info",
-                 "1, with the version and the commit of the program as labels")
+    process
+        .gauge_family("recurve_build_info",
+                      "1, with the version and the commit of the program as labels")
         .Add({{"version", about.version}, {"commit", about.commit}})
         .Set(1);
-    auto& finished_family = counter_family(model, "recurve_requests_finished_total",
-                                           "Finished answers, one per choice, by reason");
+    auto& finished_family = model.counter_family("recurve_requests_finished_total",
+                                                 "Finished answers, one per choice, by reason");
     for (const EndRow& row : kEnds) {
       if (row.metric == nullptr) continue;
       finished[static_cast<size_t>(row.reason)] = &finished_family.Add({{"reason", row.metric}});
     }
     auto& error_family =
-        counter_family(process, "recurve_errors_total", "Failed calls, by gRPC status code");
+        process.counter_family("recurve_errors_total", "Failed calls, by gRPC status code");
     for (size_t code = 1; code < errors.size(); ++code) {
       errors[code] = &error_family.Add({{"code", std::string(kCodeNames[code])}});
     }
     for (size_t i = 0; i < tenant_families.size(); ++i) {
       const auto [name, help] = kTenantCounters[i];
-      tenant_families[i] = &counter_family(process, name, help);
+      tenant_families[i] = &process.counter_family(name, help);
     }
   }
 
@@ -177,17 +149,17 @@ struct Metrics::Impl {
   }
 
   Registry registry;
-  const Group process{registry}, model;
-  const ProcessMetrics process_metrics{registry};
+  const MetricGroup process{registry}, model;
+  const ProcessMetrics process_metrics{process};
 
-  Counter& requests = counter(process, "recurve_requests_total", "Requests received");
-  Gauge& running = gauge(model, "recurve_requests_running", "Requests that hold a slot");
-  Gauge& waiting = gauge(model, "recurve_requests_waiting", "Requests in the queue");
-  Gauge& expected_queue = gauge(model, "recurve_expected_queue_seconds",
-                                "Expected wait of a new short request before its first step");
+  Counter& requests = process.counter("recurve_requests_total", "Requests received");
+  Gauge& running = model.gauge("recurve_requests_running", "Requests that hold a slot");
+  Gauge& waiting = model.gauge("recurve_requests_waiting", "Requests in the queue");
+  Gauge& expected_queue = model.gauge("recurve_expected_queue_seconds",
+                                      "Expected wait of a new short request before its first step");
   std::array<Counter*, kEnds.size()> finished{};     // by EndReason; null: not counted
   std::array<Counter*, kCodeNames.size()> errors{};  // by Code; null: OK
-  Gauge& connections = gauge(process, "recurve_connections", "Open client connections");
+  Gauge& connections = process.gauge("recurve_connections", "Open client connections");
   const std::array<Counter*, kRefusals> refused =
       counters(process, "recurve_connections_refused_total",
                "Connections closed on arrival, by reason", "reason", kRefusalNames);
@@ -195,9 +167,9 @@ struct Metrics::Impl {
       process, "recurve_floods_total",
       "Connections ended because the client flooded the server, by kind of flood", "of", kFloods);
 
-  Counter& prompt_tokens = counter(model, "recurve_prompt_tokens_total", "Prompt tokens processed");
-  Counter& generated_tokens = counter(model, "recurve_generated_tokens_total", "Tokens generated");
-  Counter& embeddings = counter(model, "recurve_embeddings_total", "Embeddings computed");
+  Counter& prompt_tokens = model.counter("recurve_prompt_tokens_total", "Prompt tokens processed");
+  Counter& generated_tokens = model.counter("recurve_generated_tokens_total", "Tokens generated");
+  Counter& embeddings = model.counter("recurve_embeddings_total", "Embeddings computed");
 
   const std::array<Gauge*, 3> slots =
       gauges<3>(model, "recurve_slots", "State slots on the device, by use", "tier",
@@ -205,11 +177,11 @@ struct Metrics::Impl {
   const std::array<Gauge*, 2> pages =
       gauges<2>(model, "recurve_pages", "Pages of states that grow, on the device, by use", "use",
                 {"free", "used"});
-  Gauge& utilization =
-      gauge(model, "recurve_utilization",
-            "Slots or pages of running requests over what there are, whichever is more: 0 to 1");
-  Counter& preemptions = counter(model, "recurve_preemptions_total",
-                                 "Requests that gave up their pages and waited again");
+  Gauge& utilization = model.gauge(
+      "recurve_utilization",
+      "Slots or pages of running requests over what there are, whichever is more: 0 to 1");
+  Counter& preemptions = model.counter("recurve_preemptions_total",
+                                       "Requests that gave up their pages and waited again");
   const std::array<Gauge*, 4> sessions = gauges<4>(
       model, "recurve_sessions", "Open sessions and stored responses, by location of their state",
       "tier", {"slot", "host", "disk", "empty"});
@@ -217,25 +189,25 @@ struct Metrics::Impl {
       counters<3>(model, "recurve_session_moves_total", "Moves of session states, by destination",
                   "to", {"slot", "host", "disk"});
   Gauge& session_host_bytes =
-      gauge(model, "recurve_session_host_bytes", "Host memory used by states of idle sessions");
-  const std::array<Histogram*, kStateDirCalls.size()> state_dir_calls =
-      add_series(histogram_family(process, "recurve_state_dir_seconds",
-                                  "Time of one operation on --state-dir: commit a change of a "
-                                  "durable session, spill a state from host memory, or read a "
-                                  "state"),
-                 "call", kStateDirCalls, kTokenSeconds);
+      model.gauge("recurve_session_host_bytes", "Host memory used by states of idle sessions");
+  const std::array<Histogram*, kStateDirCalls.size()> state_dir_calls = add_series(
+      process.histogram_family("recurve_state_dir_seconds",
+                               "Time of one operation on --state-dir: commit a change of a "
+                               "durable session, spill a state from host memory, or read a "
+                               "state"),
+      "call", kStateDirCalls, kTokenSeconds);
   const std::array<Counter*, kStateDirCalls.size()> state_dir_failures =
       counters(process, "recurve_state_dir_failures_total", "Failed operations on --state-dir",
                "call", kStateDirCalls);
   Gauge& state_dir_bytes =
-      gauge(process, "recurve_state_dir_bytes", "Bytes of all files in --state-dir");
-  Gauge& state_dir_set_aside = gauge(process, "recurve_state_dir_set_aside",
-                                     "Damaged or foreign files in --state-dir that were set aside");
+      process.gauge("recurve_state_dir_bytes", "Bytes of all files in --state-dir");
+  Gauge& state_dir_set_aside = process.gauge(
+      "recurve_state_dir_set_aside", "Damaged or foreign files in --state-dir that were set aside");
   Counter& state_dir_syncs =
-      counter(process, "recurve_state_dir_syncs_total",
-              "Syncs of files in --state-dir, which concurrent commits share");
-  Counter& state_dir_written = counter(process, "recurve_state_dir_written_bytes_total",
-                                       "Bytes written to files in --state-dir");
+      process.counter("recurve_state_dir_syncs_total",
+                      "Syncs of files in --state-dir, which concurrent commits share");
+  Counter& state_dir_written = process.counter("recurve_state_dir_written_bytes_total",
+                                               "Bytes written to files in --state-dir");
 
   const std::array<Counter*, kPrefixMisses.size()> prefix_prompts =
       counters(model, "recurve_prefix_prompts_total",
@@ -247,16 +219,16 @@ struct Metrics::Impl {
       "state was cached there (replayed) or it was evicted or not readable (lost)",
       "of", {"spared", "replayed", "lost"});
   Gauge& prefix_states =
-      gauge(model, "recurve_prefix_states", "Cached prefix states in host memory");
+      model.gauge("recurve_prefix_states", "Cached prefix states in host memory");
   Gauge& prefix_bytes =
-      gauge(model, "recurve_prefix_bytes",
-            "Bytes of the cached prefix states in host memory, limited by --prefix-memory");
+      model.gauge("recurve_prefix_bytes",
+                  "Bytes of the cached prefix states in host memory, limited by --prefix-memory");
   Gauge& prefix_on_disk =
-      gauge(model, "recurve_prefix_states_on_disk",
-            "Cached prefix states on disk, some of which are in host memory too");
+      model.gauge("recurve_prefix_states_on_disk",
+                  "Cached prefix states on disk, some of which are in host memory too");
   Gauge& prefix_bytes_on_disk =
-      gauge(model, "recurve_prefix_bytes_on_disk",
-            "Bytes of the cached prefix states on disk, limited by --state-disk");
+      model.gauge("recurve_prefix_bytes_on_disk",
+                  "Bytes of the cached prefix states on disk, limited by --state-disk");
 
   const std::array<Counter*, 5> constraints =
       counters<5>(model, "recurve_constraints_total",
@@ -264,9 +236,8 @@ struct Metrics::Impl {
                   "because no request waited any more, or turned away because too many waited",
                   "outcome", {"compiled", "cached", "refused", "given_up", "turned_away"});
   Gauge& constraints_waiting =
-      gauge(model, "recurve_constraints_waiting", "Constraints being compiled or waiting for it");
-  Gauge& constraint_bytes =
-      gauge(model, "recurve_constraint_bytes", "Memory of cached constraints");
+      model.gauge("recurve_constraints_waiting", "Constraints being compiled or waiting for it");
+  Gauge& constraint_bytes = model.gauge("recurve_constraint_bytes", "Memory of cached constraints");
   Histogram& constraint = histogram(model, "recurve_constraint_seconds",
                                     "Processor time to compile one constraint", kRequestSeconds);
 
@@ -300,8 +271,8 @@ struct Metrics::Impl {
   SlotCounts slot_counts;
   PageUse page_use;
   SessionTiers session_tiers;
-  Counter& log_lines = counter(process, "recurve_log_lines_dropped_total",
-                               "Log lines lost because they were not read in time");
+  Counter& log_lines = process.counter("recurve_log_lines_dropped_total",
+                                       "Log lines lost because they were not read in time");
 
   using OfTenant = std::array<Counter*, kOfTenant>;
   OfTenant& of_tenant(std::string_view name) {

@@ -12,6 +12,8 @@
 #include <string>
 #include <system_error>
 
+#include "server/observe/process_memory.h"
+
 namespace recurve {
 namespace {
 
@@ -42,24 +44,17 @@ double seconds_of(const timeval& time) {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
 }
 
-prometheus::Gauge& gauge(prometheus::Registry& registry, const char* name, const char* help) {
-  return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add({});
-}
-
 }  // namespace
 
-ProcessMetrics::ProcessMetrics(prometheus::Registry& registry)
-    : cpu_(prometheus::BuildCounter()
-               .Name("process_cpu_seconds_total")
-               .Help("Processor time of the process, user and system")
-               .Register(registry)
-               .Add({})),
-      start_(gauge(registry, "process_start_time_seconds",
-                   "When the process started, in seconds since 1970")),
-      resident_(gauge(registry, "process_resident_memory_bytes", "Resident memory of the process")),
-      virtual_(gauge(registry, "process_virtual_memory_bytes", "Address space of the process")),
-      open_(gauge(registry, "process_open_fds", "Open file descriptors")),
-      most_open_(gauge(registry, "process_max_fds", "Limit of open file descriptors")) {
+ProcessMetrics::ProcessMetrics(const MetricGroup& of)
+    : cpu_(of.counter("process_cpu_seconds_total",
+                      "Processor time of the process, user and system")),
+      start_(of.gauge("process_start_time_seconds",
+                      "When the process started, in seconds since 1970")),
+      resident_(of.gauge("process_resident_memory_bytes", "Resident memory of the process")),
+      virtual_(of.gauge("process_virtual_memory_bytes", "Address space of the process")),
+      open_(of.gauge("process_open_fds", "Open file descriptors")),
+      most_open_(of.gauge("process_max_fds", "Limit of open file descriptors")) {
   const double ticks = start_ticks();
   const auto ticks_per_second = static_cast<double>(sysconf(_SC_CLK_TCK));
   if (ticks > 0) start_.Set(boot_time() + ticks / ticks_per_second);
@@ -71,12 +66,9 @@ void ProcessMetrics::update() const {
   const double seconds = seconds_of(used.ru_utime) + seconds_of(used.ru_stime);
   cpu_.Increment(std::max(0.0, seconds - cpu_.Value()));
 
-  std::ifstream statm("/proc/self/statm");
-  double pages = 0, resident = 0;
-  statm >> pages >> resident;
-  const auto page = static_cast<double>(sysconf(_SC_PAGESIZE));
-  virtual_.Set(pages * page);
-  resident_.Set(resident * page);
+  const ProcessMemory memory = process_memory();
+  virtual_.Set(static_cast<double>(memory.address_space));
+  resident_.Set(static_cast<double>(memory.resident));
 
   std::error_code none;
   const auto files = std::filesystem::directory_iterator("/proc/self/fd", none);

@@ -1,7 +1,5 @@
 #pragma once
-#include <prometheus/counter.h>
-#include <prometheus/gauge.h>
-#include <prometheus/registry.h>
+#include "server/observe/metric_group.h"
 
 namespace recurve {
 
@@ -11,7 +9,7 @@ namespace recurve {
 // call at a time; without /proc they stay zero.
 class ProcessMetrics {
  public:
-  explicit ProcessMetrics(prometheus::Registry& registry);
+  explicit ProcessMetrics(const MetricGroup& of);
   void update() const;
 
  private:

@@ -1,14 +1,13 @@
 #include "server/startup/startup_table.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <vector>
 
 #include "server/constraint/constraint_library.h"
+#include "server/observe/process_memory.h"
 #include "server/prefix/prefix_cache.h"
 #include "server/session/session_store.h"
 #include "server/startup/engine_options.h"
@@ -33,7 +32,7 @@ std::string ops_line(const Kernels& kernels) {
 
 // The memory of the host; without a GPU, also the bound when all slots are used.
 std::string memory_line(const Options& options, double weights_and_states) {
-  std::string line = human_bytes(static_cast<double>(resident_bytes())) + " resident now";
+  std::string line = human_bytes(static_cast<double>(process_memory().resident)) + " resident now";
   if (options.on_gpu()) return line + ", on the host";
   const double bound = 1.15 * weights_and_states + 64 * 1024 * 1024;
   return line + "; at most 1.15 x (weights + slots) + 64 MiB = " + human_bytes(bound);
@@ -127,13 +126,6 @@ std::string human_bytes(double bytes) {
   size_t unit = 0;
   for (; bytes >= 1024 && unit < 4; ++unit) bytes /= 1024;
   return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.1f} {}", bytes, units[unit]);
-}
-
-int64_t resident_bytes() {
-  std::ifstream statm("/proc/self/statm");
-  int64_t total = 0, resident = 0;
-  statm >> total >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
 }
 
 std::string startup_table(const Options& options, const LoadedModel& loaded, const Backend& backend,

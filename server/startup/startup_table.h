@@ -20,9 +20,6 @@ struct Listening {
 std::string startup_table(const Options& options, const LoadedModel& loaded, const Backend& backend,
                           const EngineStats& stats, const std::vector<Listening>& listening);
 
-// Resident memory of the process in bytes, from /proc/self/statm; 0 if it does not exist.
-int64_t resident_bytes();
-
 // "1.5 GiB"
 std::string human_bytes(double bytes);
 

@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "server/startup/startup_table.h"
+#include "server/observe/process_memory.h"
 
 namespace recurve::heap_trimmer_test {
 
@@ -31,23 +31,23 @@ class HeapTrimmerTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(HeapTrimmerTest, WhatAPeakHasTakenGoesBack) {
   const int pieces = GetParam();
-  const int64_t before = resident_bytes();
+  const int64_t before = process_memory().resident;
   std::vector<Pieces> kept(kThreads);
   std::vector<std::thread> threads;
   for (Pieces& of_thread : kept) threads.emplace_back(have_a_peak, pieces, &of_thread);
   for (std::thread& thread : threads) thread.join();
-  const int64_t after = resident_bytes();
+  const int64_t after = process_memory().resident;
   const int64_t peak = int64_t{kThreads} * pieces * static_cast<int64_t>(kBytes);
   const int64_t most = std::max(peak / 10, kSmall);
   ASSERT_GT(after - before, peak / 2) << "or the test says nothing";
   {
     const HeapTrimmer trimmer(std::chrono::milliseconds(5));
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    while (resident_bytes() - before > most && std::chrono::steady_clock::now() < until) {
+    while (process_memory().resident - before > most && std::chrono::steady_clock::now() < until) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
   }
-  EXPECT_LE(resident_bytes() - before, most);
+  EXPECT_LE(process_memory().resident - before, most);
 }
 
 // The smaller one is a third of what the demo models' server takes.

@@ -1,0 +1,12 @@
+#pragma once
+#include <cstdint>
+
+namespace recurve {
+
+// In bytes, from /proc/self/statm; 0 if it does not exist.
+struct ProcessMemory {
+  int64_t address_space = 0, resident = 0;
+};
+ProcessMemory process_memory();
+
+}  // namespace recurve
