@@ -9,7 +9,7 @@ SRC may be a directory, or one file next to its config.json, of
   LSTMs of TensorFlow, as raw arrays with a manifest.json or as a V2 checkpoint: see below.
 If a directory has several of these, the first is used. Weights are processed in pieces, so a checkpoint
 of any size needs little memory. Prints what it renames, drops and casts. Refuses unknown input before it
-writes anything.
+writes anything. --weights packs linear layers, as `quantize` does, without a copy in between.
 
 LSTMs of TensorFlow: language models of BasicLSTMCell, or LSTMCell without peepholes and projection. SRC is
 the directory of NAME.index and NAME.data-00000-of-0000N, or NAME.index itself; or of a manifest.json,
@@ -30,7 +30,7 @@ import pathlib
 import re
 import shutil
 
-from weights_tools import character_tokenizer, families, gguf_file, gguf_model, inspect_checkpoint, public_config
+from weights_tools import character_tokenizer, families, gguf_file, gguf_model, inspect_checkpoint, packing, public_config
 from weights_tools import rwkv_file, tensorflow_lstm, tokenizer_info, torch_file
 from weights_tools import safetensors_io as st
 from weights_tools.progress import Progress
@@ -65,6 +65,7 @@ def add_arguments(parser):
     parser.add_argument(
         "--dtype", choices=["F32", "BF16"], help="cast matrices to this type (default: as stored)"
     )
+    packing.add_arguments(parser, required=False)
     parser.add_argument(
         "--shard-gb", type=float, default=5.0, metavar="GB", help="largest file to write (default: 5)"
     )
@@ -80,6 +81,8 @@ def main(options):
     src, dst = options.src, options.dst
     directory = src if src.is_dir() else src.parent
     refuse_to_overwrite(dst)
+    if options.head and not options.weights:
+        raise ValueError("--head is for packed weights: set --weights")
     characters = None
     if of_tensorflow(src):
         values, tensors, characters = tensorflow_lstm.read(src, options.forget_bias)
@@ -105,10 +108,10 @@ def main(options):
     if problems:
         raise ValueError(f"{src}: {problems[0]} ({len(problems)} problems in all); nothing written")
     values["torch_dtype"] = TORCH[max(tensors.values(), key=lambda t: t.nbytes).dtype]
-    dst.mkdir(parents=True, exist_ok=True)
-    progress = Progress(sum(t.nbytes for t in tensors.values()))
-    st.write_checkpoint(dst, tensors, options.shard_gb * 1e9, progress)
-    progress.finish()
+    with packing.workers_for(tensors, options.processes) as workers:
+        if options.weights:
+            tensors = packing.quantized(tensors, family, config, options.weights, options.head, workers)
+        write(dst, tensors, options.shard_gb)
     (dst / "config.json").write_text(json.dumps(values, indent=2) + "\n")
     if characters is not None:
         character_tokenizer.write(dst, characters)
@@ -116,6 +119,13 @@ def main(options):
     if families.type_of(values) == "rwkv7":
         rwkv_file.write_chat_template(values, dst)
     print(f"{dst}: {len(tensors)} tensors, {family.parameters(config):,} parameters")
+
+
+def write(dst, tensors, shard_gb):
+    dst.mkdir(parents=True, exist_ok=True)
+    progress = Progress(sum(t.nbytes for t in tensors.values()))
+    st.write_checkpoint(dst, tensors, shard_gb * 1e9, progress)
+    progress.finish()
 
 
 def of_tensorflow(src):

@@ -1,5 +1,5 @@
 """Makes the packed golden checkpoints of tests/golden/weight_formats: int4/FAMILY of each family's golden
-checkpoint in bf16, and int8 of one, by weights_tools.quantize; where the family has a form in numpy, with its
+checkpoint in bf16, and int8 of one, by `quantize`; where the family has a form in numpy, with its
 logits in fp64 from the values that the file holds.
 
     python -m weights_tools.golden_packed tests/golden
@@ -13,7 +13,7 @@ import sys
 import numpy as np
 
 from weights_tools import __main__ as cli
-from weights_tools import families, packed, quantize
+from weights_tools import families, packed, packing
 from weights_tools import safetensors_io as st
 
 SOURCES = {
@@ -50,7 +50,7 @@ def drawn(golden, form, name):
     tensors = st.checkpoint_sources(source)
     family, config = families.config_of(json.loads((source / "config.json").read_text()), tensors)
     config, tensors, _ = families.find_head(family, config, tensors)
-    return quantize.quantized(tensors, family, config, form, form)
+    return packing.quantized(tensors, family, config, form)
 
 
 def main(golden):

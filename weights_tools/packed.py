@@ -1,4 +1,4 @@
-"""Matrices that a checkpoint holds packed, as weights_tools.quantize writes them, read back."""
+"""Matrices that a checkpoint holds packed, as weights_tools.packing computes them, read back."""
 
 import math
 

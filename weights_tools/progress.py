@@ -6,7 +6,7 @@ import time
 
 class Progress:
     """Counts bytes towards a total. On a terminal one line is rewritten; elsewhere a line comes every
-    ten seconds. finish() prints the total time."""
+    ten seconds, with the time that remains at this rate. finish() prints the total time."""
 
     def __init__(self, total, out=None, clock=time.monotonic):
         self.total, self.out, self.clock = total, out or sys.stdout, clock
@@ -19,7 +19,7 @@ class Progress:
         now = self.clock()
         if now - self.shown >= (0.2 if self.terminal else 10):
             self.shown = now
-            self._line(f"{size(self.done)} of {size(self.total)}, {self._rate(now)}")
+            self._line(f"{size(self.done)} of {size(self.total)}, {self._rate(now)}, {self._remaining(now)}")
 
     def finish(self):
         now = self.clock()
@@ -29,6 +29,10 @@ class Progress:
 
     def _rate(self, now):
         return f"{size(self.done / max(now - self.begin, 1e-9))}/s"
+
+    def _remaining(self, now):
+        seconds = (now - self.begin) * (self.total - self.done) / max(self.done, 1)
+        return f"{seconds:.0f} s left" if seconds < 120 else f"{seconds / 60:.0f} min left"
 
     def _line(self, text):
         if self.terminal:

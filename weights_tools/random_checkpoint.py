@@ -14,7 +14,6 @@ import numpy as np
 
 from weights_tools import convert, families, tokenizer_info
 from weights_tools import safetensors_io as st
-from weights_tools.progress import Progress
 
 PIECE = 4 << 20  # values drawn at once
 
@@ -41,10 +40,7 @@ def main(options):
     for name, shape in family.tensor_shapes(config).items():
         inputs = shape[-1] if any(part in name for part in stacked) else None
         tensors[name] = drawn(name, shape, options.seed, options.dtype, inputs)
-    options.dst.mkdir(parents=True, exist_ok=True)
-    progress = Progress(sum(t.nbytes for t in tensors.values()))
-    st.write_checkpoint(options.dst, tensors, options.shard_gb * 1e9, progress)
-    progress.finish()
+    convert.write(options.dst, tensors, options.shard_gb)
     (options.dst / "config.json").write_text(json.dumps(values, indent=2) + "\n")
     if options.tokenizer:
         convert.copy_beside(options.tokenizer, options.dst)

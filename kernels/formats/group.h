@@ -8,7 +8,7 @@
 
 // What formats that go group by group share. Everything here is single additions, products and
 // quotients in fp32, so that it has the same bits on every machine and in numpy
-// (weights_tools/quantize.py): these files are compiled without fused multiply-add.
+// (weights_tools/packing.py): these files are compiled without fused multiply-add.
 namespace recurve {
 
 constexpr uint16_t kNanScale = 0x7fc0;  // of a group that cannot be packed, in bf16

@@ -24,7 +24,7 @@ import numpy as np
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from weights_tools import families, packed, quantize, random_checkpoint  # noqa: E402
+from weights_tools import families, packed, packing, random_checkpoint  # noqa: E402
 from weights_tools import safetensors_io as st  # noqa: E402
 
 PIECE = 1 << 24  # bytes
@@ -69,7 +69,7 @@ def write_checkpoint(values, form, directory):
     family, config = families.config_of(values, {})
     out = {}
     for name, shape in family.tensor_shapes(config).items():
-        chosen = quantize.form_of(name, shape, family, form, form)
+        chosen = packing.form_of(name, shape, family, form, form)
         if chosen == "none":
             out[name] = random_checkpoint.drawn(name, shape, 0, "F32")
         else:

@@ -89,6 +89,23 @@ def test_shards_of_bin_with_an_index(tmp_path, capsys):
     assert "pytorch_model-00002-of-00003.bin, which is not there" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flags", [["--weights", "int4"], ["--weights", "int8", "--head", "none"]])
+def test_packed_at_once_it_is_as_quantize_leaves_it(flags, tmp_path):
+    source = GOLDEN / "mamba" / "hf"
+    (tmp_path / "config.json").write_text((source / "config.json").read_text())
+    sharded_bin(tmp_path, st.read_checkpoint(source), 2)
+    assert cli.main(["convert", str(tmp_path), str(tmp_path / "whole")]) is None
+    assert cli.main(["quantize", str(tmp_path / "whole"), str(tmp_path / "then"), *flags]) is None
+    assert cli.main(["convert", str(tmp_path), str(tmp_path / "at_once"), *flags]) is None
+    for name in ("config.json", st.SINGLE_NAME):
+        assert (tmp_path / "then" / name).read_bytes() == (tmp_path / "at_once" / name).read_bytes()
+
+
+def test_a_format_of_the_head_alone_is_refused(tmp_path, capsys):
+    assert cli.main(["convert", str(GOLDEN / "mamba" / "hf"), str(tmp_path), "--head", "int8"]) == 2
+    assert "--head is for packed weights: set --weights" in capsys.readouterr().err
+
+
 def test_nothing_is_overwritten(tmp_path, capsys):
     source = GOLDEN / "mamba" / "hf"
     assert cli.main(["convert", str(source), str(tmp_path)]) is None

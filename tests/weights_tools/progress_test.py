@@ -31,7 +31,7 @@ def run(out):
 def test_few_lines_in_a_file():
     lines = run(io.StringIO()).splitlines()
     assert 4 <= len(lines) <= 7
-    assert lines[0].endswith(" of 60.00 GB, 1.00 GB/s") and lines[0].startswith("10.")
+    assert lines[0].endswith(" of 60.00 GB, 1.00 GB/s, 50 s left") and lines[0].startswith("10.")
     assert lines[-1] == "60.00 GB in 60.0 s, 1.00 GB/s"
 
 

@@ -2,6 +2,7 @@
 (tests/model/weight_formats_test.cc loads tests/golden/weight_formats; its SHA-256 are in tests/golden/weights.sha256)."""
 
 import json
+import os
 import shutil
 import tracemalloc
 
@@ -10,7 +11,7 @@ import pytest
 
 from conftest import ROOT
 from weights_tools import __main__ as cli
-from weights_tools import families, golden_packed, inspect_checkpoint, packed, quantize
+from weights_tools import families, golden_packed, inspect_checkpoint, packed, packing
 from weights_tools import safetensors_io as st
 from weights_tools.families import mamba2
 
@@ -85,7 +86,7 @@ def test_the_least_error_of_a_group_is_found_among_all_lines():
     rng = np.random.default_rng(1)
     for w in (rng.normal(size=64), rng.normal(size=64) ** 3, rng.uniform(2, 3, 64)):
         w = w.astype(np.float32)
-        words, scales = quantize.pack_int4(w.reshape(1, 1, 64))
+        words, scales = packing.pack_int4(w.reshape(1, 64))
         found = ((packed.unpack("int4", words.reshape(1, -1), scales, 64) - w) ** 2).sum()
         low, high = w.min(), w.max()
         best = min(
@@ -123,28 +124,69 @@ def test_a_checkpoint_that_does_not_fit_its_config_is_refused(tmp_path, capsys):
     assert "nothing written" in capsys.readouterr().err
 
 
-def test_rows_pass_through_in_pieces(monkeypatch):
+@pytest.fixture(scope="module")
+def three_processes():
+    with packing.Workers(3) as workers:
+        yield workers
+
+
+@pytest.mark.parametrize("form", ["int8", "int4"])
+def test_the_same_bytes_whatever_the_blocks_and_processes(form, three_processes, monkeypatch):
     rng = np.random.default_rng(2)
-    whole = st.tensor(rng.normal(size=(37, 70)).astype(np.float32))
+    whole = st.tensor(rng.normal(size=(371, 70)).astype(np.float32))
 
     def pieces():  # cut anywhere
         flat = whole.array.reshape(-1)
         yield from (flat[:33], flat[33:1000], flat[1000:])
 
-    def packed_with(bytes_at_once):
-        monkeypatch.setattr(quantize, "ROW_BYTES", bytes_at_once)
-        matrix = quantize.Packed(st.Source("F32", (37, 70), pieces), "int4")
+    def packed_with(block_bytes, workers=packing.Workers(1)):
+        monkeypatch.setattr(packing, "BLOCK_BYTES", block_bytes)
+        matrix = packing.Packed(st.Source("F32", whole.shape, pieces), form, workers)
         return matrix.values().load().array, matrix.scales().load().array
 
-    for one, other in zip(packed_with(1 << 20), packed_with(4 * 70 * 5)):
-        np.testing.assert_array_equal(one, other)
+    wanted = packed_with(1 << 20)
+    for found in (packed_with(4 * 70 * 5), packed_with(1), packed_with(4 * 70 * 5, three_processes)):
+        for one, other in zip(found, wanted):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_an_error_in_a_process_ends_the_packing(three_processes):
+    with pytest.raises(ValueError, match="'x'"):
+        list(three_processes.map(int, ["1", "x", "2"]))
+
+
+def test_blocks_in_memory_are_bounded_by_the_processes(three_processes):
+    taken = []
+
+    def items():
+        for i in range(100):
+            taken.append(i)
+            yield i
+
+    for done in three_processes.map(abs, items()):
+        assert taken[-1] - done < 2 * 3
+    assert taken == list(range(100))
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_command_writes_the_same_file_with_several_processes(processes, monkeypatch, tmp_path):
+    monkeypatch.setattr(packing, "BYTES_EACH", 1)
+    directory = DIRECTORIES[-1]
+    command = ["quantize", str(source_of(directory)), str(tmp_path), "--weights", directory.parent.name]
+    assert cli.main([*command, "--processes", str(processes)]) is None
+    assert (tmp_path / st.SINGLE_NAME).read_bytes() == (directory / st.SINGLE_NAME).read_bytes()
+
+
+def test_a_process_that_is_killed_ends_the_packing():
+    with packing.Workers(2) as workers, pytest.raises(OSError, match="a process that packs weights ended early"):
+        list(workers.map(os._exit, [1, 1, 1]))
 
 
 @pytest.mark.parametrize("form", ["int8", "int4"])
 def test_what_is_not_finite_is_not_a_number(form):
     w = np.ones((1, 128), np.float32)
     w[0, 70] = np.inf
-    values, scales = quantize.PACK[form](w.reshape(1, 2, 64))
+    values, scales = packing.PACK[form](w.reshape(2, 64))
     back = packed.unpack(form, values.reshape(1, -1), scales, 128)
     assert np.allclose(back[0, :64], 1, atol=0.01) and np.isnan(back[0, 64:]).all()
 
@@ -152,7 +194,7 @@ def test_what_is_not_finite_is_not_a_number(form):
 def test_memory_is_bounded_by_the_largest_tensor(monkeypatch, tmp_path):
     """Pieces are small here, and matrices many: what stays of each would add up."""
     monkeypatch.setattr(st, "PIECE_BYTES", 1 << 15)
-    monkeypatch.setattr(quantize, "ROW_BYTES", 1 << 15)
+    monkeypatch.setattr(packing, "BLOCK_BYTES", 1 << 15)
     values = {"model_type": "mamba2", "d_model": 256, "n_layer": 24, "vocab_size": 64, "ssm_cfg": {"layer": "Mamba2"}}
     config = mamba2.config_from_dict(values)
     tensors = {n: st.tensor(np.full(s, 0.5, np.float32), "BF16") for n, s in mamba2.tensor_shapes(config).items()}
@@ -161,7 +203,7 @@ def test_memory_is_bounded_by_the_largest_tensor(monkeypatch, tmp_path):
     st.write(source, tensors)
     assert source.stat().st_size > 20 * largest
     del tensors
-    packed_tensors = quantize.quantized(st.sources(source), mamba2, config, "int4", "int4")
+    packed_tensors = packing.quantized(st.sources(source), mamba2, config, "int4")
     tracemalloc.start()
     try:
         st.write(out, packed_tensors, alignment=st.ALIGNMENT)
