@@ -23,7 +23,8 @@ import sys
 
 from weights_tools.__main__ import main
 
-sys.exit(main())
+if __name__ == "__main__":  # processes that quantize starts read this file too
+    sys.exit(main())
 END
 cat >"$work/DEBIAN/control" <<END
 Package: recurve-tools

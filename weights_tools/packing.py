@@ -37,9 +37,8 @@ def add_arguments(parser, required):
     parser.add_argument(
         "--head", choices=FORMATS, help="format of the embedding and the head (default: as --weights); none: not packed"
     )
-    processors = len(os.sched_getaffinity(0))
     parser.add_argument(
-        "--processes", type=positive, default=processors, metavar="N", help="processes that pack (default: one a processor)"
+        "--processes", type=positive, metavar="N", help="processes that pack (default: one a processor, fewer for little)"
     )
 
 
@@ -94,8 +93,9 @@ def result(future):
 
 
 def workers_for(tensors, processes):
+    """processes: None is as many as are of use."""
     size = sum(tensor.nbytes for tensor in tensors.values())
-    return Workers(min(processes, 1 + size // BYTES_EACH))
+    return Workers(processes or min(len(os.sched_getaffinity(0)), 1 + size // BYTES_EACH))
 
 
 def quantized(tensors, family, config, weights, head=None, workers=Workers(1)):

@@ -30,7 +30,7 @@ def modules():
 def works(*command, folder):
     """The installed command writes, quantizes and reads a checkpoint."""
     run(*command, "random", CONFIG, folder / "model")
-    run(*command, "quantize", folder / "model", folder / "int8", "--weights", "int8")
+    run(*command, "quantize", folder / "model", folder / "int8", "--weights", "int8", "--processes", "2")
     assert "delta_net" in run(*command, "inspect", folder / "int8")
     assert run(*command, "--help").startswith("usage: recurve-tools ")
 

@@ -169,8 +169,7 @@ def test_blocks_in_memory_are_bounded_by_the_processes(three_processes):
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_the_command_writes_the_same_file_with_several_processes(processes, monkeypatch, tmp_path):
-    monkeypatch.setattr(packing, "BYTES_EACH", 1)
+def test_the_command_writes_the_same_file_with_several_processes(processes, tmp_path):
     directory = DIRECTORIES[-1]
     command = ["quantize", str(source_of(directory)), str(tmp_path), "--weights", directory.parent.name]
     assert cli.main([*command, "--processes", str(processes)]) is None
