@@ -25,21 +25,26 @@ rm -rf "$folder" && mkdir "$folder"
 tar --extract --file "$work"/xgrammar-*.tar.gz --directory "$folder" --strip-components 1 \
   --wildcards --no-wildcards-match-slash '*/LICENSE' '*/NOTICE' '*/cpp' '*/include' '*/3rdparty/picojson' \
   '*/3rdparty/dlpack/include'
-# Its strings of counted length take control characters, which no string in JSON has, and no escapes: they
-# are made by xgrammar_strings.cc. Its escapes may be half a character.
+# Its strings of counted length take control characters, which no string in JSON has, and no escapes, and
+# a pattern has no length: both are made by xgrammar_strings.cc. A pattern has the escapes of JSON already
+# (json_pattern() in regex_walk.cc). Its escapes may be half a character.
 source=$folder/cpp/json_schema_converter.cc
 hexadecimal='[0-9A-Fa-f]'
 escape='["\\\\/bfnrt]|u([0-9A-CEFa-cef]'$hexadecimal'{3}|[Dd][0-7]'$hexadecimal'{2}|'
 escape+='[Dd][89ABab]'$hexadecimal'{2}\\\\u[Dd][C-Fc-f]'$hexadecimal'{2})'
-sed -i -e '/^ *int32_t character =$/,/^ *return Sequence(/c\
-      const int32_t behind = Sequence({any_whitespace_ ? WhitespaceExpression() : Empty(), builder_.AddCharacterClass({{\x27,\x27, \x27,\x27}, {\x27}\x27, \x27}\x27}, {\x27]\x27, \x27]\x27}, {\x27:\x27, \x27:\x27}})});\
-      return Sequence({ByteString("\\""), RuleRef(counted_strings_.rule_of(&builder_, spec.min_length, spec.max_length, {builder_.GetRuleId(kBasicStringSub), behind}))});' \
+sed -i -e '/^  \/\/ Check for pattern$/,/^  \/\/ Default string$/c\
+  const bool is_counted = spec.min_length != 0 || spec.max_length != -1;\
+  const std::string* pattern = spec.pattern.has_value() ? \&*spec.pattern : nullptr;\
+  if (is_counted \&\& (pattern != nullptr || excludes_.empty())) {\
+    const int32_t behind = Sequence({any_whitespace_ ? WhitespaceExpression() : Empty(), builder_.AddCharacterClass({{\x27,\x27, \x27,\x27}, {\x27}\x27, \x27}\x27}, {\x27]\x27, \x27]\x27}, {\x27:\x27, \x27:\x27}})});\
+    return Sequence({ByteString("\\""), RuleRef(counted_strings_.rule_of(\&builder_, pattern, spec.min_length, spec.max_length, {builder_.GetRuleId(kBasicStringSub), behind}))});\
+  }\
+  if (pattern != nullptr) return Sequence({ByteString("\\""), RegexExpression(*pattern), ByteString("\\"")});\
+  if (is_counted) WarnDroppedLengthConstraints(spec, rule_name);' \
+  -e 's/^      generative = "pattern";$/      generative = nullptr;/' \
   -e 's#kBasicEscape, Choice({escaped_character, unicode_escape})#kBasicEscape, RegexExpression(R"('"$escape"')")#' "$source"
 sed -i -e 's/^  GrammarBuilder builder_;/&\n  recurve::CountedStrings counted_strings_;/' \
   -e 's/^#include "grammar_builder.h"/&\n#include "server\/constraint\/xgrammar\/xgrammar_strings.h"/' "${source%.cc}.h"
-# A pattern has the escapes of JSON already (json_pattern() in regex_walk.cc).
-sed -i 's#RegexExpression(\*spec.pattern, /\*json_string=\*/true)#RegexExpression(*spec.pattern)#' "$source"
-[ "$(grep -c 'RegexExpression(\*spec.pattern)' "$source")" = 1 ]
 # In a tag JSON has white space only where its most is given.
 sed -i 's#/\*any_whitespace=\*/true,#format.max_whitespace_cnt.has_value(),#' "$folder/cpp/structural_tag.cc"
 [ "$(grep -c 'format.max_whitespace_cnt.has_value(),' "$folder/cpp/structural_tag.cc")" = 1 ]
@@ -47,7 +52,7 @@ sed -i 's#/\*any_whitespace=\*/true,#format.max_whitespace_cnt.has_value(),#' "$
 sed -i '/^  int32_t VisitRepeat(const GrammarExpr& grammar_expr) final {$/,/^    return HandleRepetitionRange(/s/^    return HandleRepetitionRange(/    if (base_grammar_->GetRule(ref_rule_id).lookahead_assertion_id != -1) {\n      return builder_->AddRepeat(ref_rule_id, lower, upper);\n    }\n&/' \
   "$folder/cpp/grammar_functor.cc"
 [ "$(cat "$source" "${source%.cc}.h" "$folder/cpp/grammar_functor.cc" |
-  grep -cE 'counted_strings_.rule_of|kBasicEscape, RegexExpression|CountedStrings counted_strings_|xgrammar_strings.h|AddRepeat\(ref_rule_id, lower, upper\)')" = 5 ]
+  grep -cE 'counted_strings_.rule_of|RegexExpression\(\*pattern\)|^      generative = nullptr;|kBasicEscape, RegexExpression|CountedStrings counted_strings_|xgrammar_strings.h|AddRepeat\(ref_rule_id, lower, upper\)')" = 7 ]
 # On its way it asks whether it is to go on, and before it allocates much: xgrammar_watch.h.
 look() { # FILE COUNT SED...: in front of so many lines
   local source=$folder/$1 count=$2

@@ -17,6 +17,21 @@ std::string escaped_in_class(uint32_t character) {
   return is_special ? std::string("\\") + c : std::string(1, c);
 }
 
+// Those with a short escape in JSON, and the letters of these.
+constexpr std::string_view kEscapedInJson = "\"\\\b\f\n\r\t", kJsonEscapes = "\"\\bfnrt";
+
+// Those of `from` in the set, as the ones of `to` at the same index.
+CharacterSet mapped(const CharacterSet& set, std::string_view from, std::string_view to) {
+  CharacterSet result;
+  for (size_t i = 0; i < from.size(); ++i) {
+    const CharacterSet one(static_cast<uint32_t>(from[i]), static_cast<uint32_t>(from[i]));
+    if (!set.within(one).empty()) {
+      result.add(static_cast<uint32_t>(to[i]), static_cast<uint32_t>(to[i]));
+    }
+  }
+  return result;
+}
+
 }  // namespace
 
 void CharacterSet::add(const CharacterSet& other) {
@@ -66,6 +81,27 @@ std::string CharacterSet::to_class() const {
     if (last > first) text += escaped_in_class(last);
   }
   return text + "]";
+}
+
+CharacterSet plain_in_json() {
+  CharacterSet others(0, 0x1f);
+  others.add('"', '"');
+  others.add('\\', '\\');
+  return others.complement();
+}
+
+CharacterSet json_escapes_of(const CharacterSet& set) {
+  return mapped(set, kEscapedInJson, kJsonEscapes);
+}
+
+CharacterSet characters_of_json_escapes(const CharacterSet& letters) {
+  return mapped(letters, kJsonEscapes, kEscapedInJson);
+}
+
+CharacterSet json_characters() {
+  CharacterSet all = plain_in_json();
+  for (const char c : kEscapedInJson) all.add(static_cast<uint32_t>(c), static_cast<uint32_t>(c));
+  return all;
 }
 
 CharacterSet characters_of_escape(char name) {

@@ -25,13 +25,22 @@ class CharacterSet {
   // empty; the set of all characters is for EBNF only.
   std::string to_class() const;
 
- private:
   using Ranges = std::vector<std::pair<uint32_t, uint32_t>>;
+  // In order, first and last of each; not adjacent.
+  Ranges sorted() const;
 
-  Ranges sorted() const;  // and not adjacent
-
+ private:
   Ranges ranges_;
 };
+
+// The characters that need no escape in a string of JSON.
+CharacterSet plain_in_json();
+// The letters behind the backslash of the short escapes of those in the set that have one, and the
+// characters of such letters. Other control characters are not generated.
+CharacterSet json_escapes_of(const CharacterSet& set);
+CharacterSet characters_of_json_escapes(const CharacterSet& letters);
+// Both: all that are generated in a string.
+CharacterSet json_characters();
 
 // The sets of \d, \w, \s, \D, \W and \S in ECMA-262.
 CharacterSet characters_of_escape(char name);

@@ -6,7 +6,9 @@
 
 #include "server/constraint/constraint.h"
 #include "server/constraint/parameter_types.h"
+#include "server/constraint/pattern_automaton.h"
 #include "server/constraint/regex_walk.h"
+#include "server/constraint/schema/schema_scalars.h"
 #include "server/constraint/schema/schema_walk.h"
 #include "server/constraint/tag_formats.h"
 #include "server/constraint/text_walk.h"
@@ -147,7 +149,17 @@ class ValueFormat {
     }
     if (risky() != 0)
       refuse_parameters("a string with a pattern or format cannot have another type too");
-    formats_.push_back(grammar(ebnf_of_json_pattern(pattern->get_ref<const std::string&>())));
+    const TextLengths lengths = lengths_of(schema);
+    const auto& regex = pattern->get_ref<const std::string&>();
+    if (lengths.least == 0 && !lengths.most) {
+      return formats_.push_back(grammar(ebnf_of_json_pattern(regex)));
+    }
+    const CharacterSet allowed = CharacterSet('<', '<').complement();
+    const PatternAutomaton automaton = counted_pattern(regex, lengths, allowed);
+    if (automaton.states.empty()) {
+      refuse_parameters("a string with this pattern and length needs a <");
+    }
+    formats_.push_back({{"type", "grammar"}, {"grammar", ebnf_of(automaton)}});
   }
 
   // Left out if it would be read as another value, or as the end of the parameter.

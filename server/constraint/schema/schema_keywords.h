@@ -46,7 +46,7 @@ inline constexpr SchemaKeyword kSchemaKeywords[] = {
     {"exclusiveMaximum", KeywordUse::kNumber},
     {"multipleOf", KeywordUse::kNumber,
      "for integers: up to 1,024 without bounds, or with both bounds and few multiples"},
-    {"minLength", KeywordUse::kString, "with pattern or format, only if these imply it"},
+    {"minLength", KeywordUse::kString, "with pattern or format, up to 4,096 states of both"},
     {"maxLength", KeywordUse::kString, "as minLength; more than 1,000 acts as 1,000"},
     {"pattern", KeywordUse::kString, "with the supported regular expressions"},
     {"format", KeywordUse::kString,

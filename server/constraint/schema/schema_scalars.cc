@@ -7,8 +7,10 @@
 #include <optional>
 
 #include "server/constraint/constraint.h"
+#include "server/constraint/pattern_automaton.h"
 #include "server/constraint/schema/schema_patterns.h"
 #include "server/constraint/schema/schema_walk.h"
+#include "server/constraint/work_watch.h"
 #include "server/text/cut.h"
 
 namespace recurve {
@@ -76,6 +78,20 @@ Json multiples_within(int64_t low, int64_t high, int64_t of, const std::string& 
   Json multiples = Json::array();
   for (int64_t number = first; number <= last; number += of) multiples.push_back(number);
   return {{"enum", std::move(multiples)}};
+}
+
+// Refuses a pattern whose strings of these lengths are none, or whose automaton is too large.
+void check_counted(const std::string& pattern, const TextLengths& lengths, const char* keyword,
+                   const std::string& path) {
+  bool is_empty = false;
+  try {
+    is_empty = counted_pattern(pattern, lengths, json_characters()).states.empty();
+  } catch (const WorkRefused&) {
+    throw;
+  } catch (const ConstraintRefused& refused) {
+    refuse_schema(path, keyword, refused.what());
+  }
+  if (is_empty) refuse_as_empty(path, keyword, "no string of this length matches it");
 }
 
 }  // namespace
@@ -224,6 +240,12 @@ void counts(const SchemaKeywords& keywords, const char* least, const char* most,
   if (high) (*out)[most] = *high;
 }
 
+TextLengths lengths_of(const Json& string) {
+  TextLengths lengths{string.value("minLength", int64_t{0}), {}};
+  if (const auto most = string.find("maxLength"); most != string.end()) lengths.most = *most;
+  return lengths;
+}
+
 Json read_string(const SchemaKeywords& keywords, const std::string& path, size_t* pattern_bytes) {
   Json out{{"type", "string"}}, length = Json::object();
   counts(keywords, "minLength", "maxLength", path, &length);
@@ -240,36 +262,18 @@ Json read_string(const SchemaKeywords& keywords, const std::string& path, size_t
   TextLengths lengths;
   if (pattern != nullptr) {
     out["pattern"] = checked_pattern(*pattern, "pattern", path, pattern_bytes, &lengths);
-    const int64_t most = length.value("maxLength", int64_t{-1});
-    if (!lengths.most && most >= 0) {
-      TextLengths whole;
-      std::string regex =
-          json_pattern(pattern->get_ref<const std::string&>(), PatternUse::kWhole, &whole);
-      // A string of this length has nothing around the match.
-      if (whole.most == whole.least && most == whole.least) {
-        out["pattern"] = std::move(regex);
-        lengths = whole;
-      }
-    }
   } else if (of_format) {
     out["pattern"] = json_pattern(*of_format, PatternUse::kWhole, &lengths);
   } else {
     out.update(length);
     return out;
   }
-  // The library supports no length with a pattern, so the pattern must imply it.
-  const char* keyword = pattern != nullptr ? "pattern" : "format";
-  if (length.value("minLength", int64_t{0}) > lengths.least) {
-    refuse_schema(
-        path, "minLength",
-        fmt::format("{} allows shorter strings: put the length into it, {{m,n}}", keyword));
-  }
-  if (const auto most = length.find("maxLength");
-      most != length.end() && (!lengths.most || *lengths.most > *most)) {
-    refuse_schema(
-        path, "maxLength",
-        fmt::format("{} allows longer strings: put the length into it, {{m,n}}", keyword));
-  }
+  const TextLengths wanted = lengths_of(length);
+  const bool is_implied = wanted.least <= lengths.least &&
+                          (!wanted.most || (lengths.most && *lengths.most <= *wanted.most));
+  if (is_implied) return out;
+  check_counted(out["pattern"], wanted, pattern != nullptr ? "pattern" : "format", path);
+  out.update(length);
   return out;
 }
 

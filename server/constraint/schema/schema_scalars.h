@@ -64,6 +64,9 @@ nlohmann::ordered_json read_integer(const SchemaKeywords& keywords, const std::s
                                     int* values);
 nlohmann::ordered_json read_number(const SchemaKeywords& keywords, const std::string& path,
                                    int* values);
+// The bounds of minLength and maxLength.
+TextLengths lengths_of(const nlohmann::ordered_json& string);
+// Keeps the length next to a pattern that does not imply it, for counted_pattern().
 // `pattern_bytes`: of all patterns of the whole schema, which is increased.
 nlohmann::ordered_json read_string(const SchemaKeywords& keywords, const std::string& path,
                                    size_t* pattern_bytes);

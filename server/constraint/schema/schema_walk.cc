@@ -236,7 +236,8 @@ class SchemaWalk {
     std::string pointer = reference.get<std::string>();
     const Json* target = &target_of(pointer, path);
     // Follows definitions that are only a reference.
-    for (int steps = 0; target->is_object() && target->contains("$ref"); ++steps) {
+    for (int steps = 0; target->is_object() && target->contains("$ref") && !needs_merge(*target);
+         ++steps) {
       if (steps == kMostSchemaDepth) refuse_schema(path, "$ref", "it refers to itself");
       sort(*target, pointer);
       if (!target->at("$ref").is_string()) refuse_schema(pointer, "$ref", "it must be a string");
@@ -463,6 +464,9 @@ class SchemaWalk {
     const Json walked =
         merged.is_object() ? read_typed("string", sort(merged, path), path, depth) : Json::object();
     if (!walked.contains("pattern")) refuse_schema(path, "propertyNames", "it must have a pattern");
+    if (walked.contains("minLength") || walked.contains("maxLength")) {
+      refuse_schema(path, "propertyNames", "its pattern must imply the length: write it as {m,n}");
+    }
     const Json any = true;
     return {{walked.at("pattern").get<std::string>(),
              read(additional == nullptr ? any : *additional, below(path, "additionalProperties"),

@@ -10,6 +10,7 @@
 #include "grammar_impl.h"
 #include "server/constraint/fair_cache.h"
 #include "server/constraint/xgrammar/xgrammar_masks.h"
+#include "server/constraint/xgrammar/xgrammar_strings.h"
 
 namespace recurve {
 namespace {
@@ -172,6 +173,8 @@ RuleWork::RuleWork(xgrammar::CompiledGrammar::Impl* compiled, int32_t rule)
     : compiled_(compiled), rule_(rule), exceptions_(std::uncaught_exceptions()) {
   if (used == nullptr || used->cache_->masks.most_bytes() == 0) return;
   const Grammar& grammar = *compiled->grammar.ImplPtr();
+  // Their texts together would have the square of their number.
+  if (grammar.GetRule(rule).name.rfind(kCountedPatternRule, 0) == 0) return;
   RuleText text(grammar, rule);
   text_ = text.bytes();
   states_ = std::move(text).states();

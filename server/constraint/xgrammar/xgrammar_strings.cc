@@ -4,7 +4,11 @@
 
 #include <algorithm>
 #include <optional>
+#include <stdexcept>
 #include <vector>
+
+#include "server/constraint/character_set.h"
+#include "server/constraint/pattern_automaton.h"
 
 namespace recurve {
 namespace {
@@ -53,16 +57,64 @@ int32_t add_rule(GrammarBuilder* builder, std::optional<int32_t> rest, bool may_
   return builder->AddRuleWithHint("counted", builder->AddChoices(choices));
 }
 
+int32_t class_of(GrammarBuilder* builder, const CharacterSet& set) {
+  std::vector<GrammarBuilder::CharacterClassElement> ranges;
+  for (const auto& [first, last] : set.sorted()) {
+    ranges.push_back({static_cast<int32_t>(first), static_cast<int32_t>(last)});
+  }
+  return builder->AddCharacterClass(ranges);
+}
+
+// A state of an automaton: the closing quote if the string may end, or a character and then the
+// rule of the next state.
+int32_t body_of(GrammarBuilder* builder, const PatternAutomaton& automaton,
+                const PatternAutomaton::State& state, const std::vector<int32_t>& rules) {
+  std::vector<int32_t> choices;
+  if (state.may_end) choices.push_back(builder->AddByteString("\""));
+  for (const PatternAutomaton::Edge& edge : state.edges) {
+    const CharacterSet& set = automaton.sets[edge.characters];
+    const CharacterSet plain = set.within(plain_in_json()), escapes = json_escapes_of(set);
+    const int32_t next = builder->AddRuleRef(rules[edge.to]);
+    if (!plain.empty()) choices.push_back(builder->AddSequence({class_of(builder, plain), next}));
+    if (!escapes.empty()) {
+      choices.push_back(
+          builder->AddSequence({builder->AddByteString("\\"), class_of(builder, escapes), next}));
+    }
+  }
+  return builder->AddChoices(choices);
+}
+
 }  // namespace
 
-int32_t CountedStrings::rule_of(GrammarBuilder* builder, int64_t least, int64_t most,
-                                Context context) {
+int32_t CountedStrings::rule_of(GrammarBuilder* builder, const std::string* pattern, int64_t least,
+                                int64_t most, Context context) {
+  if (pattern != nullptr) return of_pattern(builder, *pattern, least, most, context);
   if (std::max(least, most) <= kOneByOne) return one_by_one(builder, least, most, context);
   if (least >= kOneByOne) return counted(builder, least, most, context);
   const int32_t short_ones = one_by_one(builder, least, kOneByOne - 1, context);
   const int32_t long_ones = counted(builder, kOneByOne, most, context);
   return builder->AddRuleWithHint("counted", builder->AddChoices({builder->AddRuleRef(short_ones),
                                                                   builder->AddRuleRef(long_ones)}));
+}
+
+int32_t CountedStrings::of_pattern(GrammarBuilder* builder, const std::string& pattern,
+                                   int64_t least, int64_t most, Context context) {
+  const auto [rule, is_new] = pattern_rules_.try_emplace({pattern, least, most}, 0);
+  if (!is_new) return rule->second;
+  TextLengths lengths{least, {}};
+  if (most != -1) lengths.most = most;
+  const PatternAutomaton automaton = counted_pattern(pattern, lengths, json_characters());
+  if (automaton.states.empty()) throw std::runtime_error("no string matches");
+  std::vector<int32_t> rules;
+  for (size_t state = 0; state < automaton.states.size(); ++state) {
+    rules.push_back(builder->AddEmptyRuleWithHint(kCountedPatternRule));
+    builder->UpdateLookaheadAssertion(rules.back(), context.after);
+  }
+  for (size_t state = 0; state < automaton.states.size(); ++state) {
+    builder->UpdateRuleBody(rules[state],
+                            body_of(builder, automaton, automaton.states[state], rules));
+  }
+  return rule->second = rules[automaton.start];
 }
 
 int32_t CountedStrings::one_by_one(GrammarBuilder* builder, int64_t least, int64_t most,

@@ -119,6 +119,8 @@ TEST_F(CompileMemory, OfLargeConstraintsThatAreServed) {
   expect_compiled("60 tools", Form::kToolCalls, tool_calls(60, 10));
   expect_compiled("anyOf of 500", Form::kJsonSchema,
                   list(R"({"anyOf":[)", 500, "]}", object_of_kind));
+  expect_compiled("pattern of a length", Form::kJsonSchema,
+                  R"({"type":"string","pattern":"^([a-z]+:){3}[a-z]+$","maxLength":500})");
   expect_compiled("2,000 choices", Form::kChoice, list("[", 2000, "]", [](size_t i) {
                     return quoted(letters(30, static_cast<uint32_t>(i)));
                   }));
@@ -161,6 +163,14 @@ TEST_F(CompileMemory, OfEachFormAtItsLimitIsBounded) {
   expect_bounded("patterns", Form::kJsonSchema,
                  list(R"({"type":"object","properties":{)", 200, "}}", [](size_t i) {
                    return fmt::format(R"("p{}":{{"pattern":"^([a-z]{{1,9}}{}|[^b-y]*)+$"}})", i, i);
+                 }));
+  for (const char* pattern : {"a.{10}$", "([a-c]x|[b-d]y|.z)+", "^(\\\\w+:\\\\S*){1,30}$"}) {
+    expect_bounded("pattern of a length", Form::kJsonSchema,
+                   fmt::format(R"({{"type":"string","pattern":"{}","maxLength":1000}})", pattern));
+  }
+  expect_bounded("patterns of a length", Form::kJsonSchema,
+                 list(R"({"type":"object","properties":{)", 200, "}}", [](size_t i) {
+                   return fmt::format(R"("p{0}":{{"pattern":"^[a-z]*{0}","maxLength":100}})", i);
                  }));
   expect_bounded("lengths", Form::kJsonSchema, list(R"({"anyOf":[)", 1000, "]}", [](size_t i) {
                    return fmt::format(

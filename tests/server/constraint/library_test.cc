@@ -141,6 +141,11 @@ TEST_F(ConstraintLibraryTest, Strings) {
          {R"("x"y")", "\"x\ty\"", R"("\u0041")"});
   expect(R"({"type":"string","pattern":"[a-z]{2}","minLength":2,"maxLength":2})", {R"("ab")"},
          {R"("a")", R"("abc")", R"("1a")"});
+  expect(R"({"type":"string","pattern":"[\"\n]","maxLength":3})",
+         {R"("\"")", R"("\n\n\n")", R"("ab\n")", "\"\xe4\xb8\x96\\\"a\""},
+         {R"("")", R"("abc")", R"("abc\n")", R"("\n\n\n\n")"});
+  expect(R"({"type":"string","format":"hostname","minLength":4,"maxLength":5})",
+         {R"("a.bc")", R"("abcde")"}, {R"("abc")", R"("abcdef")", R"("a..b")"});
   // As agents' tools have it.
   expect(R"({"type":"string","pattern":"\\S"})",
          {R"("a")", R"("  \n a\"b\\ \t")", "\"\xe4\xb8\x96\"", R"("\"")"},
@@ -185,6 +190,29 @@ TEST_F(ConstraintLibraryTest, LongStringsAreCountedToTheCharacter) {
           text += i % 3 == 0 ? "\\\"" : i % 3 == 1 ? "\xc3\xa9" : "\\u00e9";
         EXPECT_EQ(takes(*constraint, text + "\""), std::max(count, 0) >= least && count <= most)
             << schema << " of " << count;
+      }
+    }
+  }
+}
+
+// Up to the longest, within the memory of a compilation.
+TEST_F(ConstraintLibraryTest, StringsOfAPatternAreCountedToTheCharacter) {
+  for (const char* pattern : {R"(^[a-z]+$)", R"(\\S)", R"(^.*@.*\\..*$)"}) {
+    for (const auto& [least, most] : {std::pair(0, 10), std::pair(999, 1000)}) {
+      const auto constraint =
+          compile(Form::kJsonSchema,
+                  fmt::format(R"({{"type":"string","pattern":"{}","minLength":{},"maxLength":{}}})",
+                              pattern, least, most));
+      const bool is_email = std::string_view(pattern).find('@') != std::string_view::npos;
+      for (const int bound : {least, most}) {
+        for (const int count : {bound - 1, bound, bound + 1}) {
+          const int shortest = is_email ? 2 : 1;
+          if (count < shortest) continue;
+          const std::string text =
+              is_email ? std::string(count - 2, 'a') + "@." : std::string(count, 'a');
+          EXPECT_EQ(takes(*constraint, '"' + text + '"'), count >= least && count <= most)
+              << pattern << " of " << count;
+        }
       }
     }
   }
@@ -342,6 +370,8 @@ TEST_F(ConstraintLibraryTest, ToolCallsWithParameters) {
   values(R"({"type":"string","maxLength":2})", {"", "a", "\xc3\xa9\n"}, {"abc", "<"});
   values(R"({"type":"string","pattern":"^[^a]+[;<].$"})", {"b;c", "b;;", "b;\""},
          {"b<c", "a;b", "b;\n", ""});
+  values(R"({"type":"string","pattern":"^[^a]+[;<].$","maxLength":4})", {"b;c", "bc;\""},
+         {"b<c", "bcd;e", "a;b", ""});
   values(R"({"type":"string","format":"date"})", {"2024-02-28"}, {"2024-02-30", ""});
   values(R"({"enum":["a b","c",3,null]})", {"a b", "c", "3", "null"}, {"d", "\"c\"", "4", ""});
   values(R"({"enum":["4",3]})", {"3"}, {"4"});

@@ -248,8 +248,13 @@ TEST(SchemaWalk, WhatIsItselfWithNothingInBetweenIsRefused) {
 
 TEST(SchemaWalk, WhatDoesNotGoTogetherIsRefused) {
   for (const auto& [schema, named] : std::initializer_list<std::pair<const char*, const char*>>{
-           {R"({"type":"string","pattern":"a","minLength":2})", "minLength"},
-           {R"({"type":"string","format":"date","maxLength":2})", "maxLength"},
+           {R"({"type":"string","pattern":"^a{2,3}$","minLength":4})",
+            "pattern at #: no string of this length matches it"},
+           {R"({"type":"string","format":"date","maxLength":2})",
+            "format at #: no string of this length matches it"},
+           {R"({"type":"string","pattern":"a.{20}$","maxLength":50})",
+            "pattern at #: with minLength or maxLength its automaton has more than 4096 states"},
+           {R"({"propertyNames":{"pattern":"^a","maxLength":5}})", "propertyNames at #"},
            {R"({"type":"string","format":"regex"})", "format"},
            {R"j({"type":"string","pattern":"(?=a)"})j", "pattern"},
            {R"({"allOf":[{"pattern":"a"},{"pattern":"b"}]})", "two schemas have"},
@@ -326,6 +331,14 @@ TEST(SchemaWalk, SiblingKeywordsApplyToAllBranches) {
        R"({"items":{"type":"number","minimum":1}})");
   same(R"({"type":"string","pattern":"^[a-z]{2,4}$","minLength":1,"maxLength":4})",
        R"({"type":"string","pattern":"^[a-z]{2,4}$"})");
+  same(R"({"type":"string","pattern":"^[a-z]+$","minLength":1})",
+       R"({"type":"string","pattern":"^[a-z]+$"})");
+  same(R"({"anyOf":[{"pattern":"^a{2}$","minLength":3},{"type":"null"}]})", R"({"type":"null"})");
+  same(
+      R"({"$defs":{"a":{"$ref":"#/$defs/b","required":["x"]},"b":{"properties":{"x":{"type":"null"}}}},
+          "items":{"$ref":"#/$defs/a"}})",
+      R"({"$defs":{"a":{"properties":{"x":{"type":"null"}},"required":["x"]}},
+          "items":{"$ref":"#/$defs/a"}})");
   same(R"({"type":"string","maxLength":100000})", R"({"type":"string","maxLength":1000})");
 }
 

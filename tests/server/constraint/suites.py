@@ -152,7 +152,8 @@ def random_schema(rng, depth=0):
     if kind == "any":
         return rng.choice([{}, True, {"type": "object"}, {"type": "array"}])
     if kind == "pattern":
-        return {"type": "string", "pattern": rng.choice([
+        length = rng.choice([{}, {}, {"minLength": rng.randint(1, 3)}, {"maxLength": rng.randint(3, 40)}])
+        return {"type": "string", **length, "pattern": rng.choice([
             "^[a-z]{2,5}$", "^\\d{3}-\\d{4}$", "^(foo|ba[rz])+$", "^[^x]*$", "^\\w+@\\w+\\.com$", "^.{3}$", "^\\S+ \\S+$", "^[^\\s]{1,4}$", "^[^\\d\\-]+$", "^[^\\w\\s]*$",
             "\\S", "\\d\\D", "^a|b$", "\\W$", "(^\\s|x)\\w+", "[\"\\\\\n]", "\u00e9|\u4e16{2}", ""])}
     if kind == "format":
@@ -252,24 +253,33 @@ def random_regex(rng, depth=0, edge=True):
     return f"({text})" if edge and depth == 0 and rng.random() < 0.2 else text
 
 
-def test_patterns_are_those_of_ecma_262(of_bytes, request):
+@pytest.mark.parametrize("counted", [False, True])
+def test_patterns_are_those_of_ecma_262(of_bytes, request, counted):
     rng = random.Random(20261129)
     wanted = request.config.getoption("--answers")
     alphabet = ["a", "b", "\u00e9", ".", "\n", '"', "\\", " ", "1", "_", "\u4e16", "\u3000"]
-    taken = valid = drawn = 0
+    taken = valid = drawn = refused = 0
     for seed in range(wanted):
         schema = {"type": "string", "pattern": random_regex(rng)}
+        if counted:
+            low = rng.randint(0, 3)
+            schema |= rng.choice([{"minLength": low}, {"maxLength": low + 1}, {"minLength": low, "maxLength": low + rng.randint(0, 3)}])
         values = ["".join(rng.choices(alphabet, k=rng.randint(0, 5))) for _ in range(20)]
         got = of_bytes.ask(schema, answers=2, seed=seed, texts=[json.dumps(value, ensure_ascii=False) for value in values])
+        expected = [validator(schema).is_valid(value) for value in values]
+        if counted and "no string of this length matches it" in got.get("refused", ""):
+            assert not any(expected), schema
+            refused += 1
+            continue
         assert "refused" not in got, got
         for text in got["answers"]:
             check_answer(schema, text)
             drawn += 1
-        expected = [validator(schema).is_valid(value) for value in values]
         assert got["takes"] == expected, (schema, [v for v, t, e in zip(values, got["takes"], expected) if t != e])
         valid += sum(expected)
         taken += len(values)
-    print(f"\n{wanted} patterns, {drawn} strings drawn, {valid} of {taken} valid")
+    print(f"\n{wanted} patterns, {drawn} strings drawn, {valid} of {taken} valid, {refused} without a string")
+    assert refused < wanted / 4
     assert taken / 10 < valid < taken * 9 / 10
 
 
