@@ -319,7 +319,7 @@ int end(int code) {
 // Loads the model and serves it until a signal or a failure stops it.
 int serve_model(const Options& o, StopSignal& stop, Failure& failure, ServerCore& core,
                 Frontends& frontends) {
-  ServedModel& served = *core.model();
+  ServedModel& served = *core.models().front();
   std::optional<StateFolder> folder;
   if (!o.state_dir.empty()) folder.emplace(o, core);
 
@@ -347,7 +347,7 @@ int serve_model(const Options& o, StopSignal& stop, Failure& failure, ServerCore
 
   const std::vector<Listening> listening = frontends.listening(o);
   log_text(startup_table(o, loaded, *backend, served.stats.read(), listening));
-  core.serve(text.tokenizer, info, text.chat);
+  core.serve(served, text.tokenizer, info, text.chat);
   for (const auto& [frontend, address, port] : listening) {
     const std::string event = frontend == "grpc" ? "serving" : "serving_" + frontend;
     log_event(LogLevel::kInfo, event, {{"listen", address}, {"port", port}});
@@ -377,7 +377,7 @@ int run(const Options& o, StopSignal& stop) {
   Failure failure(stop);
   std::optional<Tracer> tracer;
   if (!o.traces.empty()) tracer.emplace(tracer_options(o), metrics);
-  ServerCore core(core_options(o, stop, failure, tracer ? &*tracer : nullptr), served, metrics);
+  ServerCore core(core_options(o, stop, failure, tracer ? &*tracer : nullptr), {served}, metrics);
   Frontends frontends;
   try {
     frontends.listen(o, core);

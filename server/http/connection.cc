@@ -113,7 +113,10 @@ void Connection::refuse_body(Refusal refusal) {
 bool Connection::limit_body() {
   most_body_ = context_.options.max_body_bytes;
   if (head_.match.route->body == Route::Body::kState && !context_.core.availability()) {
-    const int64_t state = context_.core.model()->info.most_written_bytes;
+    int64_t state = 0;  // the model is not known yet
+    for (const auto& model : context_.core.models()) {
+      state = std::max(state, model->info.most_written_bytes);
+    }
     most_body_ = std::max(most_body_, std::min(state, context_.core.options.max_bytes_under_way));
   }
   const auto most = static_cast<uint64_t>(most_body_);

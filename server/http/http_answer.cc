@@ -167,8 +167,8 @@ void HttpAnswer::start(Refused refused, std::optional<size_t> waited) {
 
 Refused HttpAnswer::open_parts(std::optional<size_t> waited) {
   if (const auto form = dialect_->gathers()) {
-    const Refused refused =
-        reserve_gathered(core_, model_->text, request_.caller, asked_, *form, &gathered_share_);
+    const Refused refused = reserve_gathered(core_, asked_.front().model->text, request_.caller,
+                                             asked_, *form, &gathered_share_);
     if (refused) return refused;
   }
   size_t parts = 0;

@@ -65,7 +65,6 @@ class HttpAnswer final : public Exchange, private CallRegistry::Call, private Ex
 
   const Clock::time_point arrival_ = Clock::now();
   ServerCore& core_;
-  const std::shared_ptr<ServedModel> model_ = core_.model();
   CountedAs counted_as_ = CountedAs::kItself;
   std::shared_ptr<HttpAnswer> self_;
   ByteBudget::Share body_share_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "server/http/body_fields.h"
+#include "server/http/query.h"
 #include "server/text/chat/chat_input.h"
 
 namespace recurve {
@@ -32,25 +33,28 @@ void check_fields(const ClientJson& body, const FieldTable& table) {
 }  // namespace
 
 Refused read_body(std::string text, const WorkLimits& limits, const FieldTable& table,
-                  std::span<const std::string_view> id_fields, const ServedModel& model,
+                  std::span<const std::string_view> id_fields, const ModelQuery& query,
                   const std::function<void(ClientJson& body)>& read) {
   ClientJson body = parse_object(text, limits, id_fields);
   std::string().swap(text);
-  const auto name = string_of(body, "model");  // absent: the served model
-  if (name) {
-    if (Refused refused = check_model(*name, model)) return refused;
-  }
+  if (Refused refused = find_model(body, table.session, query)) return refused;
   check_fields(body, table);
   read(body);
   return {};
 }
 
-Refused check_model(const std::string& name, const ServedModel& model) {
-  if (name == model.info.model_name) return {};
-  return Refusal{.reason = EndReason::kNotFound,
-                 .message = fmt::format("unknown model \"{}\": this server has \"{}\"", cut(name),
-                                        model.info.model_name),
-                 .field = "model"};
+Refused find_model(const ClientJson& body, const char* session, const ModelQuery& query) {
+  std::string continued = query.session;
+  if (session != nullptr && continued.empty()) continued = string_of(body, session).value_or("");
+  return query.core.find({.name = string_of(body, "model").value_or(""),
+                          .tenant = query.tenant,
+                          .session = std::move(continued)},
+                         query.found);
+}
+
+Refused find_model(const HttpRequest& request, const ServerCore& core,
+                   std::shared_ptr<ServedModel>* model) {
+  return core.find({.name = query_field(request.query, "model").value_or("")}, model);
 }
 
 void check_messages(size_t count, const char* field, size_t bytes) {

@@ -1,13 +1,15 @@
 #pragma once
 #include <array>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
+#include "server/http/message.h"
 #include "server/request/refusal.h"
-#include "server/serving/served_model.h"
+#include "server/serving/server_core.h"
 #include "server/text/json/client_json.h"
 #include "server/text/work_limits.h"
 
@@ -29,17 +31,29 @@ inline constexpr bool kRefused = false, kHarmless = true;  // for is_harmless
 // The fields of a dialect, as one of its resources reads them. Any other field is ignored.
 struct FieldTable {
   std::span<const RequestField> fields;
-  int resource;  // its bit
+  int resource;                   // its bit
+  const char* session = nullptr;  // the field that names a session
 };
 
-// Parses a body, checks its model and its fields, and calls `read`, which may throw BadField and
+// Finds the model of a body.
+struct ModelQuery {
+  const ServerCore& core;
+  std::shared_ptr<ServedModel>* found;
+  TenantId tenant = 0;
+  std::string session = {};  // that the header names
+};
+
+// Parses a body, finds its model, checks its fields, and calls `read`, which may throw BadField and
 // may move values out of the object. The text is freed before. `id_fields`: see parse_object().
 Refused read_body(std::string text, const WorkLimits& limits, const FieldTable& table,
-                  std::span<const std::string_view> id_fields, const ServedModel& model,
+                  std::span<const std::string_view> id_fields, const ModelQuery& query,
                   const std::function<void(ClientJson& body)>& read);
 
-// Refuses the name of another model.
-Refused check_model(const std::string& name, const ServedModel& model);
+// Finds the model of a body. `session`: as in FieldTable. Throws BadField.
+Refused find_model(const ClientJson& body, const char* session, const ModelQuery& query);
+// Of a request without a body: the query's `model`.
+Refused find_model(const HttpRequest& request, const ServerCore& core,
+                   std::shared_ptr<ServedModel>* model);
 
 // Refuses more messages or items than most_messages() allows for a body of `bytes`. Throws
 // BadField.

@@ -10,11 +10,11 @@ namespace {
 using boost::beast::http::verb;
 using nlohmann::json;
 
-json load_of(const ServedModel& model) {
-  const EngineStats stats = model.stats.read();
+json json_of(const ModelLoad& load) {
+  const EngineStats& stats = load.stats;
   return {{"requests_running", stats.running},
-          {"requests_waiting", model.queue.waiting()},
-          {"max_queue", model.queue.max_waiting()},
+          {"requests_waiting", load.waiting},
+          {"max_queue", load.max_queue},
           {"slots",
            {{"total", stats.slots},
             {"free", stats.slots_free},
@@ -23,7 +23,7 @@ json load_of(const ServedModel& model) {
           {"pages",
            {{"total", stats.pages},
             {"free", stats.pages_free},
-            {"bytes", stats.pages * model.info.page_bytes},
+            {"bytes", load.page_bytes},
             {"preemptions", stats.preemptions}}},
           {"sessions",
            {{"total", stats.sessions},
@@ -42,6 +42,8 @@ json load_of(const ServedModel& model) {
           {"expected_queue_seconds", stats.expected_queue_seconds}};
 }
 
+const char* status_of(const ServedModel& model) { return model.failed() ? "failed" : "serving"; }
+
 void add_model(const ServedModel& model, json* load) {
   const Chat& chat = model.text.chat;
   (*load)["model"] = model.info.model_name;
@@ -54,12 +56,19 @@ void add_model(const ServedModel& model, json* load) {
 Route::Respond load_handler(const ServerCore& core) {
   return [&core](const HttpRequest& request) {
     if (const auto refusal = core.availability()) return refusal_response(request, *refusal);
-    const std::shared_ptr<ServedModel> model = core.model();
-    json load = load_of(*model);
+    json load = json_of(load_of(core.models()));
     load["object"] = "load";
     load["version"] = core.options.version;
     load["uptime_seconds"] = seconds_between(core.started, Clock::now());
-    add_model(*model, &load);
+    add_model(*core.models().front(), &load);
+    if (core.models().size() > 1) {
+      json& models = load["models"] = json::array();
+      for (const auto& model : core.models()) {
+        models.push_back(json_of(load_of({model})));
+        models.back()["status"] = status_of(*model);
+        add_model(*model, &models.back());
+      }
+    }
     return response({.body = dump(load),
                      .keep_alive = request.keep_alive,
                      .request_id = request.request_id,
@@ -73,6 +82,9 @@ HttpApi server_api(ServerCore& core) {
   const auto health = json_handler(core, [&core](const HttpRequest&, json* object) {
     *object = {{"status", "ok"}};
     if (!core.durable()) (*object)["durability"] = "unavailable";
+    for (const auto& model : core.models()) {
+      if (core.models().size() > 1) (*object)["models"][model->name()] = status_of(*model);
+    }
     return Refused();
   });
   const Route::Respond metrics = [&core](const HttpRequest& request) {

@@ -75,11 +75,11 @@ void UnaryExchange::run() {
     if (unwanted_) return Refused(refuse(EndReason::kClientGone));
     if (work_->read_command) {
       SessionCommand command;
-      Refused wrong = work_->read_command(request_, *model_, &command);
+      Refused wrong = work_->read_command(request_, core_, &command);
       std::string().swap(request_.body);
       return wrong ? wrong : post(std::move(command));
     }
-    return work_->text(request_, *model_, core_.limits(&unwanted_), &object);
+    return work_->text(request_, core_, core_.limits(&unwanted_), &object);
   });
   if (refused || work_->text) answer(refused, std::move(object));
 }

@@ -15,15 +15,15 @@ class UnaryExchange final : public Exchange, private Executor::Task {
  public:
   // Reads the body and writes the object as JSON, on a text thread; may throw WorkUnwanted as the
   // limits require it, and BadField.
-  using TextWork = std::function<Refused(std::string body, const ServedModel& model,
+  using TextWork = std::function<Refused(std::string body, const ServerCore& core,
                                          const WorkLimits& limits, std::string* object)>;
   // The same of a request that its caller or its headers decide over.
-  using RequestWork = std::function<Refused(HttpRequest& request, const ServedModel& model,
+  using RequestWork = std::function<Refused(HttpRequest& request, const ServerCore& core,
                                             const WorkLimits& limits, std::string* object)>;
   // Reads a command from the request, on the connection's thread. May throw BadField.
   using ToCommand = std::function<SessionCommand(const HttpRequest& request)>;
   // The same of a body that may be long, on a text thread.
-  using ReadCommand = std::function<Refused(const HttpRequest& request, const ServedModel& model,
+  using ReadCommand = std::function<Refused(const HttpRequest& request, const ServerCore& core,
                                             SessionCommand* command)>;
   // The object for a command's result.
   using ToObject =
@@ -61,7 +61,6 @@ class UnaryExchange final : public Exchange, private Executor::Task {
   void answer(Refused refused, std::string object);
 
   ServerCore& core_;
-  const std::shared_ptr<ServedModel> model_ = core_.model();
   HttpRequest request_;
   const std::shared_ptr<const Work> work_;
   ByteBudget::Share body_share_;

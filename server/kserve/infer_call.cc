@@ -57,7 +57,8 @@ void InferCall::run() {
 Refused InferCall::read_message() {
   inference::ModelInferRequest message;
   if (Refused refused = parse(message_, &message)) return refused;
-  Refused refused = read_infer_request(std::move(message), model_->info.model_name, &request_);
+  Refused refused = read_infer_request(std::move(message), context_.core, &request_);
+  model_ = request_.asked.model;
   if (!refused && request_.timeout) {
     const Clock::time_point end = Clock::now() + *request_.timeout;
     deadline_ = std::min(deadline_.value_or(end), end);
@@ -83,7 +84,8 @@ Refused InferCall::command(SessionCommand command, std::function<void(Refused)> 
     self->context_.core.delivery_threads.post(
         [self, then, refused = refusal_of(result)] { then(refused); });
   };
-  return model_->post(std::move(command));
+  command.model = model_->name();
+  return context_.core.post(std::move(command));
 }
 
 void InferCall::open_session() {

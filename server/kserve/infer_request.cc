@@ -234,28 +234,37 @@ class Reader {
 
 }  // namespace
 
-Refused read_infer_request(ModelInferRequest&& message, const std::string& model,
-                           InferRequest* to) {
+Refused read_infer_request(ModelInferRequest&& message, const ServerCore& core, InferRequest* to) {
   to->form.id = message.id();
+  const std::string name = message.model_name();
+  TextRequest& asked = to->asked;
   try {
-    if (auto refused = check_model(message.model_name(), message.model_version(), model)) {
-      return refused;
-    }
+    Refused refused = find_model(core, name, message.model_version(), &asked.model);
+    if (refused) return refused;
     Reader(message, to).read();
-    return {};
+    const InferSequence& sequence = to->sequence;
+    if (sequence.session.empty() || sequence.start) return {};
+    return core.find({name, asked.caller.tenant, sequence.session}, &asked.model);
   } catch (const Refusal& refusal) {
     return refusal;
   }
 }
 
-Refused check_model(const std::string& name, const std::string& version,
-                    const std::string& served) {
-  if (name == served && (version.empty() || version == kModelVersion)) return {};
-  return Refusal{.reason = EndReason::kNotFound,
-                 .message = fmt::format(
-                     "unknown model \"{}\"{}: this server has \"{}\", version {}", cut(name),
-                     version.empty() ? "" : ", version " + cut(version), served, kModelVersion),
-                 .field = "model_name"};
+Refused find_model(const ServerCore& core, const std::string& name, const std::string& version,
+                   std::shared_ptr<ServedModel>* model, bool of_failed) {
+  constexpr const char* kField = "model_name";
+  if (name.empty()) {
+    return Refusal{.reason = EndReason::kNotFound,
+                   .message = "model_name must be the name of a model, got none",
+                   .field = kField};
+  }
+  Refused refused = core.find({.name = name, .field = kField, .of_failed = of_failed}, model);
+  if (refused || version.empty() || version == kModelVersion) return refused;
+  return Refusal{
+      .reason = EndReason::kNotFound,
+      .message = fmt::format("unknown version \"{}\" of the model \"{}\": it has version {}",
+                             cut(version), name, kModelVersion),
+      .field = "model_version"};
 }
 
 }  // namespace recurve

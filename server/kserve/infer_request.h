@@ -6,6 +6,7 @@
 #include "kserve/v2/inference.pb.h"
 #include "server/request/clock.h"
 #include "server/request/refusal.h"
+#include "server/serving/server_core.h"
 #include "server/serving/text_request.h"
 #include "server/text/json/client_json.h"
 
@@ -50,14 +51,15 @@ struct InferRequest {
   std::optional<Clock::duration> timeout = {};
 };
 
-// Converts a request; long texts are moved out of it. `model`: the name served. Refuses a malformed
+// Converts a request, whose model it finds; long texts are moved out of it. Refuses a malformed
 // request; values out of range are refused later, as for every frontend. form.id and
 // sequence.session of `to` are set for a refused request too, if they could be read.
-Refused read_infer_request(inference::ModelInferRequest&& message, const std::string& model,
+Refused read_infer_request(inference::ModelInferRequest&& message, const ServerCore& core,
                            InferRequest* to);
 
-// Refuses any name and version but those of the model served.
-Refused check_model(const std::string& name, const std::string& version, const std::string& served);
+// Finds a model by its name, which must be given, and its version. `of_failed`: see ModelChoice.
+Refused find_model(const ServerCore& core, const std::string& name, const std::string& version,
+                   std::shared_ptr<ServedModel>* model, bool of_failed = false);
 
 // Reads sampling parameters and stop conditions with the names of vLLM's backend of Triton: see the
 // table in the source. Numbers may be strings, as in that backend's example. Parameters that would

@@ -128,8 +128,9 @@ class KserveService final : public RawService {
     immediate<inference::ModelReadyRequest, inference::ModelReadyResponse>(
         "ModelReady",
         [&core](Call*, const auto& asked, auto* to) {
+          std::shared_ptr<ServedModel> model;
           to->set_ready(!core.availability() &&
-                        !check_model(asked.name(), asked.version(), core.model()->info.model_name));
+                        !find_model(core, asked.name(), asked.version(), &model));
           return Refused();
         },
         Access::kAnyone);
@@ -149,16 +150,16 @@ class KserveService final : public RawService {
         });
     immediate<inference::ModelMetadataRequest, inference::ModelMetadataResponse>(
         "ModelMetadata", [this](Call* call, const auto& asked, auto* to) {
-          Refused refused = user(call);
-          if (!refused) refused = known(asked.name(), asked.version());
-          if (!refused) fill(context_.core.model()->info, to);
+          std::shared_ptr<ServedModel> model;
+          Refused refused = find(call, asked.name(), asked.version(), &model);
+          if (!refused) fill(model->info, to);
           return refused;
         });
     immediate<inference::ModelConfigRequest, inference::ModelConfigResponse>(
         "ModelConfig", [this](Call* call, const auto& asked, auto* to) {
-          Refused refused = user(call);
-          if (!refused) refused = known(asked.name(), asked.version());
-          if (!refused) fill(context_.core.model()->info, to->mutable_config());
+          std::shared_ptr<ServedModel> model;
+          Refused refused = find(call, asked.name(), asked.version(), &model);
+          if (!refused) fill(model->info, to->mutable_config());
           return refused;
         });
   }
@@ -169,11 +170,13 @@ class KserveService final : public RawService {
     return context_.identify(call, Role::kUser, &caller);
   }
 
-  // Answered while the server drains too.
-  Refused known(const std::string& name, const std::string& version) const {
+  // For users; while the server drains too.
+  Refused find(Call* call, const std::string& name, const std::string& version,
+               std::shared_ptr<ServedModel>* model) const {
+    Refused refused = user(call);
     const ServerCore& core = context_.core;
-    if (!core.model()->loaded()) return core.availability();
-    return check_model(name, version, core.model()->info.model_name);
+    if (!refused && !core.all_loaded()) refused = core.availability();
+    return refused ? refused : find_model(core, name, version, model, /*of_failed=*/true);
   }
 };
 

@@ -68,11 +68,12 @@ enum class EndReason {
   kNoMemory,       // an allocation failed
   kNotStored,      // the answer could not be written to disk and is rolled back
   kLoading,
-  kClosed,      // the server is draining and takes no request
-  kDraining,    // the server shut down before the answer was complete
-  kFolderLost,  // the folder of durable sessions was deleted or replaced
-  kInternal,    // invalid logits of the model, or a bug
-  kFailed,      // the engine, and with it the server, has failed
+  kClosed,       // the server is draining and takes no request
+  kDraining,     // the server shut down before the answer was complete
+  kFolderLost,   // the folder of durable sessions was deleted or replaced
+  kModelFailed,  // the model's engine has failed, and others serve
+  kInternal,     // invalid logits of the model, or a bug
+  kFailed,       // the engine, and with it the server, has failed
 };
 
 // Retry advice to the client. kUnset: its library decides by the code.
@@ -155,6 +156,8 @@ constexpr auto end_rows() {
        "the server is shutting down: use another one", "shutdown"},
       {R::kFolderLost, C::kUnavailable, 503, Retry::kUnset, "folder_lost",
        "the folder of durable sessions was deleted or replaced"},
+      {R::kModelFailed, C::kUnavailable, 503, Retry::kUnset, "model_failed",
+       "the model has failed: see the server's log"},
       {R::kInternal, C::kInternal, 500, Retry::kUnset, "internal",
        "the model returned an invalid result", "error"},
       {R::kFailed, C::kInternal, 500, Retry::kUnset, "failed",

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <mutex>
 
@@ -31,6 +32,35 @@ struct EngineStats {
   int64_t generated_tokens = 0;
   int64_t steps = 0;
   double expected_queue_seconds = 0;  // of a short request that would arrive now
+
+  // The sums; expected_queue_seconds is the longest.
+  EngineStats& operator+=(const EngineStats& other) {
+    running += other.running;
+    slots += other.slots;
+    slots_free += other.slots_free;
+    slots_idle += other.slots_idle;
+    pages += other.pages;
+    pages_free += other.pages_free;
+    preemptions += other.preemptions;
+    sessions += other.sessions;
+    responses += other.responses;
+    sessions_host += other.sessions_host;
+    host_bytes += other.host_bytes;
+    sessions_disk += other.sessions_disk;
+    disk_bytes += other.disk_bytes;
+    sessions_not_restored += other.sessions_not_restored;
+    sessions_other_model += other.sessions_other_model;
+    prefix_tokens += other.prefix_tokens;
+    prefix_states += other.prefix_states;
+    prefix_bytes += other.prefix_bytes;
+    prefix_states_disk += other.prefix_states_disk;
+    prefix_bytes_disk += other.prefix_bytes_disk;
+    prompt_tokens += other.prompt_tokens;
+    generated_tokens += other.generated_tokens;
+    steps += other.steps;
+    expected_queue_seconds = std::max(expected_queue_seconds, other.expected_queue_seconds);
+    return *this;
+  }
 };
 
 // What the engine's thread published last. Any thread reads it, always all of one moment.

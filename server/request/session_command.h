@@ -38,6 +38,7 @@ struct MarkInfo {
 
 struct SessionInfo {
   std::string name = {};
+  std::string model = {};                     // by name
   std::string parent = {};                    // the session that it was forked from; empty: none
   int64_t position = 0;                       // tokens absorbed
   std::optional<int32_t> pending_token = {};  // sampled last, absorbed with the next request
@@ -78,6 +79,8 @@ struct SessionCommand {
   };
   Kind kind = Kind::kGet;
   Identity caller = kAnyone;
+  // Empty: the model of the session `name`, or the first; of kList: all. The engine ignores it.
+  std::string model = {};
   std::string name = {};
   std::string other = {};
   // Absent: the server's default, or with kLocal never.

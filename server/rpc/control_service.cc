@@ -59,6 +59,7 @@ void fill(const ServedModel& model, v1::ModelInfo* to) {
   to->set_embedding_dimensions(info.hidden_width);
   to->set_fingerprint(info.fingerprint);
   to->set_backend(info.backend);
+  to->set_failed(model.failed());
   to->set_has_chat_template(model.text.chat.format != nullptr);
   if (model.text.chat.exists) to->set_chat_template_problem(model.text.chat.problem);
   for (const ServingInfo::Op& op : info.ops) {
@@ -70,7 +71,7 @@ void fill(const ServedModel& model, v1::ModelInfo* to) {
 
 void fill(const ServiceContext& context, v1::ServerInfo::Limits* to) {
   const ServerCore& core = context.core;
-  const ServedModel& model = *core.model();
+  const ServedModel& model = *core.models().front();
   to->set_max_queue(model.queue.max_waiting());
   to->set_max_message_bytes(context.options.max_message_bytes);
   to->set_max_prompt_tokens(core.options.max_prompt_tokens);
@@ -92,22 +93,21 @@ Refused check_deadline(double seconds) {
                  kMaxDrainSeconds, seconds);
 }
 
-void fill(const ServerCore& core, v1::Load* to) {
-  const ServedModel& model = *core.model();
-  const EngineStats stats = model.stats.read();
+void fill(const ModelLoad& load, v1::Load* to) {
+  const EngineStats& stats = load.stats;
   to->set_requests_running(stats.running);
-  to->set_requests_waiting(model.queue.waiting());
-  to->set_max_queue(model.queue.max_waiting());
+  to->set_requests_waiting(load.waiting);
+  to->set_max_queue(load.max_queue);
   v1::Load::Slots& slots = *to->mutable_slots();
   slots.set_total(stats.slots);
   slots.set_free(stats.slots_free);
   slots.set_running(stats.running);
   slots.set_idle_session(stats.slots_idle);
-  if (model.info.page_bytes > 0) {
+  if (load.page_bytes > 0) {
     v1::Load::Pages& pages = *to->mutable_pages();
     pages.set_total(stats.pages);
     pages.set_free(stats.pages_free);
-    pages.set_bytes(stats.pages * model.info.page_bytes);
+    pages.set_bytes(load.page_bytes);
     pages.set_preemptions(stats.preemptions);
   }
   v1::Load::SessionCounts& sessions = *to->mutable_sessions();
@@ -129,6 +129,14 @@ void fill(const ServerCore& core, v1::Load* to) {
   to->set_expected_queue_seconds(stats.expected_queue_seconds);
 }
 
+// For users, once all models are loaded.
+Refused describes(const ServiceContext& context, const grpc::CallbackServerContext* call) {
+  Identity caller;
+  Refused refused = context.identify(call, Role::kUser, &caller);
+  if (!refused && !context.core.all_loaded()) refused = context.core.availability();
+  return refused;
+}
+
 // Model, load and drain of the server.
 class ControlService final : public RawService {
  public:
@@ -136,12 +144,19 @@ class ControlService final : public RawService {
 
   explicit ControlService(ServiceContext& context) : RawService(context, kName) {
     immediate<v1::GetModelInfoRequest, v1::ModelInfo>(
-        "GetModelInfo", [&context](Call* call, const auto&, v1::ModelInfo* to) {
-          const ServerCore& core = context.core;
-          Identity caller;
-          Refused refused = context.identify(call, Role::kUser, &caller);
-          if (!refused && !core.model()->loaded()) refused = core.availability();
-          if (!refused) fill(*core.model(), to);
+        "GetModelInfo", [&context](Call* call, const auto& request, v1::ModelInfo* to) {
+          std::shared_ptr<ServedModel> model;
+          Refused refused = describes(context, call);
+          if (!refused)
+            refused = context.core.find({.name = request.model(), .of_failed = true}, &model);
+          if (!refused) fill(*model, to);
+          return refused;
+        });
+    immediate<v1::ListModelsRequest, v1::ListModelsResponse>(
+        "ListModels", [&context](Call* call, const auto&, v1::ListModelsResponse* to) {
+          Refused refused = describes(context, call);
+          if (refused) return refused;
+          for (const auto& model : context.core.models()) fill(*model, to->add_models());
           return refused;
         });
     immediate<v1::GetServerInfoRequest, v1::ServerInfo>(
@@ -158,7 +173,15 @@ class ControlService final : public RawService {
         "GetLoad", [this](Call* call, const auto&, v1::Load* to) {
           Identity caller;
           Refused refused = may_operate(call, Role::kObserver, &caller);
-          if (!refused) fill(context_.core, to);
+          if (refused) return refused;
+          fill(load_of(context_.core.models()), to);
+          if (context_.core.models().size() == 1) return refused;
+          for (const auto& model : context_.core.models()) {
+            v1::Load& one = *to->add_models();
+            fill(load_of({model}), &one);
+            one.set_model(model->name());
+            one.set_failed(model->failed());
+          }
           return refused;
         });
     unary("Drain", [this](Call* call, const Bytes* request, Bytes* response) {

@@ -34,7 +34,12 @@ class GenerateCall final
     // code uses it.
     const_cast<grpc::ByteBuffer*>(message_)->Clear();
     if (!refused) refused = check_known(message);
+    std::shared_ptr<ServedModel> model;
+    if (!refused) {
+      refused = context_.core.find({message.model(), caller().tenant, message.session()}, &model);
+    }
     if (!refused) *asked = to_request(std::move(message));
+    asked->model = std::move(model);
     return refused;
   }
 
@@ -99,7 +104,10 @@ class EmbedCall final : public StreamCall<grpc::ServerWriteReactor<grpc::ByteBuf
     Refused refused = parse(*message_, &message);
     const_cast<grpc::ByteBuffer*>(message_)->Clear();  // as in GenerateCall
     if (!refused) refused = check_known(message);
+    std::shared_ptr<ServedModel> model;
+    if (!refused) refused = context_.core.find({message.model()}, &model);
     if (!refused) *asked = to_embed(std::move(message));
+    asked->model = std::move(model);
     return refused;
   }
 
@@ -142,10 +150,15 @@ class ScoreCall final
 
   Refused read(ScorePiece* piece) override {
     v1::ScoreRequest message;
-    const Refused refused = parse(incoming_, &message);
+    Refused refused = parse(incoming_, &message);
     incoming_.Clear();
-    if (!refused) *piece = to_piece(std::move(message));
-    return refused;
+    if (refused) return refused;
+    const std::string model = message.options().model();
+    *piece = to_piece(std::move(message));
+    if (begun_) return {};
+    begun_ = true;
+    if (!piece->options) piece->options.emplace();
+    return context_.core.find({model}, &piece->options->model);
   }
 
   void send(ScoreEvent event) override {
@@ -180,6 +193,7 @@ class ScoreCall final
   }
 
   grpc::ByteBuffer incoming_;
+  bool begun_ = false;
   std::atomic<Arrival> arrived_{Arrival::kNothing};
 };
 

@@ -16,7 +16,6 @@ namespace {
 // A call of Tokenize or Detokenize.
 struct TextCall {
   ServerCore& core;
-  const ModelText& model;
   const Identity& caller;
   const grpc::ByteBuffer& request;
   const WorkLimits& limits;
@@ -24,11 +23,19 @@ struct TextCall {
   grpc::ByteBuffer* response;
 };
 
+// Parses the message, and finds the model that it names.
+template <typename Message>
+Refused read(const TextCall& call, Message* message, std::shared_ptr<ServedModel>* model) {
+  Refused refused = parse(call.request, message);
+  return refused ? refused : call.core.find({message->model()}, model);
+}
+
 Refused tokenize(const TextCall& call) {
-  const ModelText& model = call.model;
   v1::TokenizeRequest message;
+  std::shared_ptr<ServedModel> served;
   std::vector<int32_t> ids;
-  if (Refused refused = parse(call.request, &message)) return refused;
+  if (Refused refused = read(call, &message, &served)) return refused;
+  const ModelText& model = served->text;
   const bool with_bytes = message.with_bytes();
   // Only prompts have a limit of tokens.
   WorkLimits work = call.limits;
@@ -54,9 +61,10 @@ Refused tokenize(const TextCall& call) {
 }
 
 Refused detokenize(const TextCall& call) {
-  const ModelText& model = call.model;
   v1::DetokenizeRequest message;
-  if (Refused refused = parse(call.request, &message)) return refused;
+  std::shared_ptr<ServedModel> served;
+  if (Refused refused = read(call, &message, &served)) return refused;
+  const ModelText& model = served->text;
   const std::vector<int32_t> ids(message.ids().begin(), message.ids().end());
   Refused refused = check_ids("ids", ids, model);
   if (!refused && !model.tokenizer->reads_text()) {
@@ -108,11 +116,10 @@ grpc::ServerUnaryReactor* answer_later(ServiceContext& context, grpc::CallbackSe
     return unary;
   }
   const Clock::time_point arrival = Clock::now();
-  const std::shared_ptr<ServedModel> model = context.core.model();
   unary->try_answer_on_text(static_cast<int64_t>(request->Length()), caller, [=, &context] {
     const Clock::time_point began = Clock::now();
-    const Refused refused = work({context.core, model->text, caller, *request, unary->limits(),
-                                  unary->answer_share(), response});
+    const Refused refused =
+        work({context.core, caller, *request, unary->limits(), unary->answer_share(), response});
     context.core.metrics.observe_text(seconds_between(arrival, began),
                                       seconds_between(began, Clock::now()));
     return refused;

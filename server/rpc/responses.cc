@@ -106,6 +106,7 @@ void fill(const StreamEnd& ending, v1::Usage* to) {
 
 void fill(const SessionInfo& info, v1::Session* session) {
   session->set_name(info.name);
+  session->set_model(info.model);
   session->set_parent(info.parent);
   session->set_position(info.position);
   if (info.pending_token) session->set_pending_token(*info.pending_token);

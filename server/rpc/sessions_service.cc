@@ -23,6 +23,7 @@ grpc::ByteBuffer closed(const SessionResult&) { return serialize(v1::CloseSessio
 
 SessionCommand to_command(const v1::OpenSessionRequest& request) {
   return {.kind = Kind::kOpen,
+          .model = request.model(),
           .name = request.name(),
           .ttl_seconds = ttl_of(request),
           .durability = durability_of(request),
@@ -33,6 +34,7 @@ SessionCommand to_command(const v1::GetSessionRequest& request) {
 }
 SessionCommand to_command(const v1::ListSessionsRequest& request) {
   return {.kind = Kind::kList,
+          .model = request.model(),
           .name = request.prefix(),
           .other = request.page_token(),
           .limit = request.has_page_size() ? request.page_size() : kDefaultPageSize};

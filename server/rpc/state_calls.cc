@@ -46,7 +46,7 @@ class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, priv
         result_ = std::move(result);
         context_.core.text_threads.post(this);
       };
-      refused = model_->post(std::move(command));
+      refused = context.core.post(std::move(command));
     }
     if (refused) finish(std::move(refused));
   }
@@ -100,7 +100,6 @@ class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, priv
   }
 
   ServiceContext& context_;
-  const std::shared_ptr<ServedModel> model_ = context_.core.model();
   grpc::CallbackServerContext* const call_;
   SessionResult result_;
   uint64_t offset_ = 0, total_ = 0;
@@ -148,6 +147,9 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, priva
  private:
   // The first message names the session; memory for the largest state is reserved then.
   Refused take(const v1::ImportRequest& message) {
+    if (!started_) {
+      if (Refused refused = context_.core.find({message.model()}, &model_)) return refused;
+    }
     const auto most = static_cast<size_t>(model_->info.most_written_bytes);
     if (!std::exchange(started_, true)) {
       command_ = {.kind = SessionCommand::Kind::kImport,
@@ -212,7 +214,7 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, priva
   }
 
   ServiceContext& context_;
-  const std::shared_ptr<ServedModel> model_ = context_.core.model();
+  std::shared_ptr<ServedModel> model_;  // once started
   grpc::CallbackServerContext* const call_;
   grpc::ByteBuffer* const response_;
   grpc::ByteBuffer incoming_;

@@ -75,9 +75,11 @@ class StreamCall : public Reactor, public SinkType {
   // The last statement of the final class's constructor.
   void serve(ServedCall* served, int64_t message_bytes = 0, const std::string& id = "") {
     served_ = served;
-    served->open(context_.caller(call_), {.bytes = message_bytes}, id);
+    caller_ = context_.caller(call_);
+    served->open(caller_, {.bytes = message_bytes}, id);
   }
   ServedCall& served() { return *served_; }
+  const Identity& caller() const { return caller_; }
 
   ServiceContext& context_;
   Outbox outbox_;
@@ -85,6 +87,7 @@ class StreamCall : public Reactor, public SinkType {
  private:
   grpc::CallbackServerContext* const call_;  // valid until OnDone()
   const char* const rpc_;
+  Identity caller_ = kAnyone;
   ServedCall* served_ = nullptr;  // deletes itself once it is done()
   std::atomic<bool> cancelled_{false};
 };

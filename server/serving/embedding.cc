@@ -53,6 +53,7 @@ Refused check_dimensions(const EmbedRequest& asked, const ModelText& model, int3
 Refused Embedding::begin() {
   EmbedRequest asked;
   Refused refused = sink_.read(&asked);
+  if (!refused) refused = choose(asked.model);
   if (!refused) refused = check_dimensions(asked, model_->text, &dimensions_);
   if (!refused) refused = read_inputs(std::move(asked));
   if (refused) return refused;

@@ -9,9 +9,11 @@ Refused Generation::begin() {
   ParsedRequest& parsed = parsed_.emplace();
   if (const auto ready = sink_.take_parsed()) {
     parsed = std::move(*ready);
+    if (Refused refused = choose(parsed.model)) return refused;
   } else {
     TextRequest asked;
     Refused refused = sink_.read(&asked);
+    if (!refused) refused = choose(asked.model);
     if (!refused) refused = validate(std::move(asked), model_->text, limits(), &parsed);
     if (refused) return refused;
   }

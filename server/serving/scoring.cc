@@ -10,13 +10,13 @@ namespace {
 // the engine is never idle if the text arrives fast enough.
 constexpr int64_t kAhead = 4096;
 
+Refused no_tokens() { return invalid("text", "the text must have at least one token, got none"); }
+
 }  // namespace
 
 // Runs on the text threads only: pieces may be long, and no client waits for single tokens.
 Scoring::Scoring(ServerCore& core, ScoreSink& sink)
-    : ServedCall(core, sink, core.text_threads),
-      sink_(sink),
-      input_(model_->text, static_cast<size_t>(core.options.max_unbroken_bytes), &unwanted_) {}
+    : ServedCall(core, sink, core.text_threads), sink_(sink) {}
 
 void Scoring::poll(bool) {
   if (submitted()) take_scored();
@@ -28,15 +28,15 @@ Refused Scoring::read_on() {
   Refused refused = take_piece();
   const int64_t capacity = kAhead - (fed_tokens_ - scored_tokens_);
   if (refused || capacity <= 0) return refused;
-  refused = input_.read(static_cast<size_t>(capacity));
+  if (input_) refused = input_->read(static_cast<size_t>(capacity));
   if (refused) return refused;
-  if (!submitted()) {
-    const bool enough = input_.complete() || static_cast<int64_t>(input_.ids()) >= kAhead;
+  if (input_ && !submitted()) {
+    const bool enough = input_->complete() || static_cast<int64_t>(input_->ids()) >= kAhead;
     if (enough) refused = start_scoring();
-  } else {
+  } else if (input_) {
     feed_ids();
   }
-  if (!refused && input_.hungry() && !std::exchange(asked_, true)) sink_.ask();
+  if (!refused && (!input_ || input_->hungry()) && !std::exchange(asked_, true)) sink_.ask();
   return refused;
 }
 
@@ -54,26 +54,37 @@ Refused Scoring::take_piece() {
   arrival_ = Arrival::kNothing;
   asked_ = false;
   if (!is_piece) {
-    input_.end();
+    if (!input_) return no_tokens();
+    input_->end();
     return {};
   }
   ScorePiece piece;
   Refused refused = sink_.read(&piece);
-  return refused ? refused : input_.add(std::move(piece));
+  if (!refused && !input_) refused = begin_input(*piece.options);
+  return refused ? refused : input_->add(std::move(piece));
+}
+
+Refused Scoring::begin_input(const ScoreOptions& options) {
+  Refused refused = choose(options.model);
+  if (!refused) {
+    const auto most = static_cast<size_t>(core_.options.max_unbroken_bytes);
+    input_.emplace(model_->text, most, &unwanted_);
+  }
+  return refused;
 }
 
 // Starts with some text at hand: a slot is not held for a client that has only begun to send.
 Refused Scoring::start_scoring() {
   ParsedRequest parsed;
-  const ScoreOptions& options = input_.options();
+  const ScoreOptions& options = input_->options();
   if (Refused refused = validate(options, &parsed)) return refused;
   Request& request = parsed.request;
-  std::vector<int32_t>& ids = request.prompt.ids = input_.take_ids();
-  if (ids.empty()) return invalid("text", "the text must have at least one token, got none");
-  const auto bos = bos_for(ids, options.add_special_tokens, input_.is_text(), model_->text);
+  std::vector<int32_t>& ids = request.prompt.ids = input_->take_ids();
+  if (ids.empty()) return no_tokens();
+  const auto bos = bos_for(ids, options.add_special_tokens, input_->is_text(), model_->text);
   if (bos) ids.insert(ids.begin(), *bos);
   fed_tokens_ = static_cast<int64_t>(ids.size());
-  if (!input_.complete()) {
+  if (!input_->complete()) {
     using std::chrono::duration_cast;
     const std::chrono::duration<double> patience(core_.options.stall_seconds);
     feed_ = std::make_shared<PromptFeed>(duration_cast<PromptFeed::Duration>(patience));
@@ -84,11 +95,11 @@ Refused Scoring::start_scoring() {
 
 void Scoring::feed_ids() {
   if (feed_ == nullptr) return;
-  const std::vector<int32_t> ids = input_.take_ids();
-  if (ids.empty() && !input_.complete()) return;
+  const std::vector<int32_t> ids = input_->take_ids();
+  if (ids.empty() && !input_->complete()) return;
   fed_tokens_ += static_cast<int64_t>(ids.size());
   feed_->push(ids);
-  if (input_.complete()) std::exchange(feed_, nullptr)->close();
+  if (input_->complete()) std::exchange(feed_, nullptr)->close();
   model_->queue.wake();
 }
 
@@ -111,7 +122,7 @@ void Scoring::take_scored() {
 }
 
 void Scoring::add_scored(std::vector<SampledToken> tokens) {
-  const bool with_tokens = input_.options().top.has_value();
+  const bool with_tokens = input_->options().top.has_value();
   std::vector<SampledToken> sent;
   size_t size = 0;
   for (SampledToken& token : tokens) {
@@ -138,7 +149,7 @@ void Scoring::conclude(const StreamEnd& ending) {
   if (!refused) {
     sink_.send(ScoreEnd{.scored_tokens = scored_tokens_,
                         .sum_logprob = sum_logprob_,
-                        .text_bytes = input_.bytes(),
+                        .text_bytes = input_->bytes(),
                         .usage = ending});
   }
   end(refused, &ending);

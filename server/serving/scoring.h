@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "server/serving/events.h"
@@ -19,6 +20,7 @@ class ScoreSink : public ResponseSink {
   virtual Arrival arrived() = 0;
   // The piece that has arrived: the bytes of its message, and its content.
   virtual int64_t piece_bytes() const = 0;
+  // The first one has options.
   virtual Refused read(ScorePiece* piece) = 0;
   // Queues an event. RequestAccepted first and ScoreEnd last, unless finish() gets a refusal.
   virtual void send(ScoreEvent event) = 0;
@@ -43,6 +45,7 @@ class Scoring final : public ServedCall {
 
   Refused read_on();
   Refused take_piece();
+  Refused begin_input(const ScoreOptions& options);
   Refused start_scoring();
   void feed_ids();
   void refuse(const Refusal& refusal);
@@ -55,9 +58,9 @@ class Scoring final : public ServedCall {
   ScoreSink& sink_;
   bool asked_ = false;                                         // a piece is awaited
   ScoreSink::Arrival arrival_ = ScoreSink::Arrival::kNothing;  // not read yet
-  ScoreInput input_;
-  std::shared_ptr<PromptFeed> feed_;  // while the engine needs more ids
-  Refused refusal_;                   // sent after the engine has ended the request
+  std::optional<ScoreInput> input_;                            // once the first piece has come
+  std::shared_ptr<PromptFeed> feed_;                           // while the engine needs more ids
+  Refused refusal_;  // sent after the engine has ended the request
   bool concluded_ = false;
   int64_t fed_tokens_ = 0;  // to the engine, with BOS
   int64_t scored_tokens_ = 0;

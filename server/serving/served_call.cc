@@ -61,9 +61,16 @@ Refused ServedCall::admit(const CallMessage& message, const std::string& id) {
   if (!refused && !message.reserved) refused = reserve(message.bytes);
   // An invalid id is refused when the message is read.
   if (!refused && !check_name("request_id", id)) refused = claim(id);
-  if (!refused && model_->queue.waiting() >= model_->queue.max_waiting()) {
+  if (!refused && core_.queues_are_full()) {
     refused = refuse(EndReason::kExhausted, "the queue is full: try again later");
   }
+  return refused;
+}
+
+Refused ServedCall::choose(std::shared_ptr<ServedModel> model) {
+  model_ = std::move(model);
+  Refused refused = core_.enter(caller_, *model_);
+  shares_ = !refused;
   return refused;
 }
 
@@ -132,6 +139,7 @@ void ServedCall::work() {
 // Called before the last event is sent: the client may then send its next request, although the
 // call ends later.
 void ServedCall::release_share() {
+  if (std::exchange(shares_, false)) core_.leave(caller_, *model_);
   if (std::exchange(counted_, false)) core_.tenants.leave(caller_);
 }
 
@@ -174,7 +182,7 @@ void ServedCall::end_early(Refusal refusal) {
   failure_ = std::move(refusal);
   sink_.discard();
   for (const auto& stream : streams_) stream->cancel();
-  model_->queue.wake();
+  if (submitted()) model_->queue.wake();
   poke();
 }
 
@@ -286,7 +294,7 @@ Refused ServedCall::failure_of(const StreamEnd& ending) const {
 
 void ServedCall::end(Refused refusal, const StreamEnd* last) {
   ended_ = true;
-  refusal = core_.report(std::move(refusal));
+  refusal = core_.report(std::move(refusal), model_.get());
   sink_.finish(refusal);
   if (!id_.empty()) core_.registry.forget(caller_.tenant, id_, this);
   if (last != nullptr) core_.metrics.request_finished(last->reason);

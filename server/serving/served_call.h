@@ -42,7 +42,7 @@ class ServedCall : public Strand, public CallRegistry::Call {
   void open(const Identity& caller, CallMessage message = {}, const std::string& id = "");
   // A write that flush() began has finished after busy() was true; or something has arrived.
   using Strand::poke;
-  const ServedModel& model() const { return *model_; }
+  const ServedModel& model() const { return *model_; }  // once it is chosen
   // The client has disconnected or is unreachable.
   void disconnected();
   // The sink is finished(), and everything is written. Last; released() follows.
@@ -61,7 +61,11 @@ class ServedCall : public Strand, public CallRegistry::Call {
   // writing, and poll() is called again after that.
   virtual void poll(bool busy) = 0;
 
-  // Used by the final class; on the strand. Several times: the streams are appended.
+  // Used by the final class; on the strand.
+  // Sets the model, which the message names, once and first. Refuses a caller who has its share of
+  // the model's queue.
+  Refused choose(std::shared_ptr<ServedModel> model);
+  // Several times: the streams are appended.
   Refused submit(ParsedRequest& parsed);
   bool submitted() const { return !streams_.empty(); }
   // Reserves memory for a message, and releases that of the message before.
@@ -78,7 +82,7 @@ class ServedCall : public Strand, public CallRegistry::Call {
   Refused failure_of(const StreamEnd& end) const;
 
   ServerCore& core_;
-  std::shared_ptr<ServedModel> model_ = core_.model();
+  std::shared_ptr<ServedModel> model_;  // null until choose()
   const Clock::time_point arrival_ = Clock::now();
   bool one_prompt_ = true;  // of all streams; false: each has a prompt
   Identity caller_ = kAnyone;
@@ -109,6 +113,7 @@ class ServedCall : public Strand, public CallRegistry::Call {
   ResponseSink& sink_;
   double waited_seconds_ = 0;  // before the call was opened
   bool counted_ = false;       // as a request of its tenant
+  bool shares_ = false;        // and as one of the model
   bool is_named_ = false;      // by its frontend
   ByteBudget::Share message_share_;
   CallTrace trace_;

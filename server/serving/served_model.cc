@@ -77,6 +77,18 @@ void ServedModel::load(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo s
   loaded_ = true;
 }
 
+ModelLoad load_of(const ServedModels& models) {
+  ModelLoad load;
+  for (const auto& model : models) {
+    const EngineStats stats = model->stats.read();
+    load.stats += stats;
+    load.waiting += model->queue.waiting();
+    load.max_queue += model->queue.max_waiting();
+    load.page_bytes += stats.pages * model->info.page_bytes;
+  }
+  return load;
+}
+
 void ServedModel::start_engine(std::function<void()> run) {
   engine_thread_ = std::thread([run = std::move(run)] {
     pthread_setname_np(pthread_self(), "engine");

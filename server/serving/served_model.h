@@ -2,11 +2,14 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "server/request/admission_queue.h"
 #include "server/request/engine_stats.h"
 #include "server/request/serving_info.h"
+#include "server/request/tenant_meter.h"
 #include "server/serving/validate.h"
 
 namespace recurve {
@@ -14,8 +17,8 @@ namespace recurve {
 class ConstraintCompiler;
 class Metrics;
 
-// One model that is served: what was loaded, and the way to its engine. There is one for now. A
-// request asks ServerCore for its model once and holds it until it ends.
+// One model that is served: what was loaded, and the way to its engine. A request finds its model
+// in ServerCore when its message has been read, and holds it until it ends.
 //
 // load() sets `info`, `text` and `constraints`, which are constant afterwards; `queue` and `stats`
 // are thread-safe.
@@ -28,6 +31,11 @@ struct ServedModel {
             int64_t max_prompt_tokens, int32_t max_generated_tokens, int32_t max_tokens_default,
             Metrics& metrics);
   bool loaded() const { return loaded_; }
+  const std::string& name() const { return info.model_name; }
+
+  // The engine has failed: requests are refused from now on.
+  void set_failed() { failed_ = true; }
+  bool failed() const { return failed_; }
 
   // Runs the engine on its thread, until stop_engine() closes the queue and waits for it.
   void start_engine(std::function<void()> run);
@@ -38,13 +46,23 @@ struct ServedModel {
 
   AdmissionQueue queue;
   PublishedStats stats;
+  TenantMeter tenants;  // requests of each, which share the queue and the slots
   ServingInfo info;
   ModelText text;
   std::unique_ptr<ConstraintCompiler> constraints;
 
  private:
-  std::atomic<bool> loaded_{false};
+  std::atomic<bool> loaded_{false}, failed_{false};
   std::thread engine_thread_;
 };
+using ServedModels = std::vector<std::shared_ptr<ServedModel>>;
+
+// What the engines and queues of models have to do, in sum; expected_queue_seconds is the longest.
+struct ModelLoad {
+  EngineStats stats;
+  int waiting = 0, max_queue = 0;
+  int64_t page_bytes = 0;  // of all pages
+};
+ModelLoad load_of(const ServedModels& models);
 
 }  // namespace recurve

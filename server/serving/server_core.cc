@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <new>
 #include <utility>
 
@@ -26,20 +27,66 @@ constexpr int kShareOfFree = 3, kFirstPart = 8;
 
 }  // namespace
 
-ServerCore::ServerCore(ServerCoreOptions options_, std::shared_ptr<ServedModel> model,
-                       Metrics& metrics_)
+ServerCore::ServerCore(ServerCoreOptions options_, ServedModels models, Metrics& metrics_)
     : options(std::move(options_)),
       metrics(metrics_),
-      model_(std::move(model)),
+      models_(std::move(models)),
       access(options.keys),
       message_bytes(options.max_bytes_under_way),
       gathered_bytes(options.max_gathered_bytes),
       text_threads(options.text_threads, options.on_failure),
       delivery_threads(options.delivery_threads, options.on_failure) {}
 
-void ServerCore::serve(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo info, Chat chat) {
-  model_->load(std::move(tokenizer), std::move(info), std::move(chat), options.max_prompt_tokens,
-               options.max_generated_tokens, options.max_tokens_default, metrics);
+Refused ServerCore::find(const ModelChoice& asked, std::shared_ptr<ServedModel>* model) const {
+  std::string name = asked.name;
+  if (models_.size() > 1 && !asked.session.empty()) {
+    const std::string owner = session_names.model_of(asked.tenant, asked.session);
+    if (name.empty()) name = owner;
+    if (!owner.empty() && owner != name) {
+      return refuse(EndReason::kOtherModel,
+                    fmt::format("session \"{}\" is of the model \"{}\", not of \"{}\"",
+                                cut(asked.session), owner, cut(name)));
+    }
+  }
+  const auto found = std::ranges::find_if(models_, [&](const auto& one) {
+    return name.empty() || (one->loaded() && one->name() == name);
+  });
+  if (found == models_.end()) {
+    return Refusal{.reason = EndReason::kNotFound,
+                   .message = fmt::format("unknown model \"{}\": this server has {}", cut(name),
+                                          model_names()),
+                   .field = asked.field};
+  }
+  *model = *found;
+  if (!(*model)->failed() || asked.of_failed || models_.size() == 1) return {};
+  return refuse(EndReason::kModelFailed,
+                fmt::format("the model \"{}\" has failed: see the server's log", (*model)->name()));
+}
+
+std::string ServerCore::model_names() const {
+  std::string names;
+  for (const auto& model : models_) {
+    if (!model->loaded()) continue;
+    names += fmt::format("{}\"{}\"", names.empty() ? "" : ", ", model->name());
+  }
+  return names;
+}
+
+bool ServerCore::model_failed(ServedModel& model) {
+  model.set_failed();
+  tell_listeners();
+  return std::ranges::any_of(models_, [](const auto& one) { return !one->failed(); });
+}
+
+bool ServerCore::all_loaded() const {
+  return std::ranges::all_of(models_, [](const auto& model) { return model->loaded(); });
+}
+
+void ServerCore::serve(ServedModel& model, std::shared_ptr<const Tokenizer> tokenizer,
+                       ServingInfo info, Chat chat) {
+  model.load(std::move(tokenizer), std::move(info), std::move(chat), options.max_prompt_tokens,
+             options.max_generated_tokens, options.max_tokens_default, metrics);
+  if (!all_loaded()) return;
   auto loading = State::kLoading;
   state_.compare_exchange_strong(loading, State::kServing);  // not where it drains already
   tell_listeners();
@@ -74,21 +121,41 @@ void ServerCore::set_durable(bool durable) {
 // A caller may have as many requests as there are slots, and kShareOfFree times what is unused. So
 // a single tenant cannot fill the last quarter of the queue, several get a part each, and a new one
 // always finds room. Without keys, addresses are bounded in the same way, except this machine's.
-QueueBounds ServerCore::queue_bounds_of(const Identity& caller) const {
+QueueBounds ServerCore::queue_bounds(const Identity& caller, int slots, int waiting,
+                                     int under_way) const {
   if (!is_shared(caller)) return {};
-  const int all = model_->info.slots + model_->queue.max_waiting(),
-            unused = std::max(0, all - under_way());
-  const int most = model_->info.slots + kShareOfFree * unused;
+  const int all = slots + waiting, unused = std::max(0, all - under_way);
+  const int most = slots + kShareOfFree * unused;
   const bool others = caller.group() != kThisMachine;
   return {.most = most,
           .most_of_group = others ? most : TenantLimits::kNone,
           .first_only = unused <= all / kFirstPart};
 }
 
-int ServerCore::max_requests_of(const Identity& caller) const {
-  const int waiting = model_->queue.max_waiting();
-  const int share = model_->info.slots + kShareOfFree * waiting / (1 + kShareOfFree);
+QueueBounds ServerCore::queue_bounds_of(const Identity& caller) const {
+  int slots = 0, waiting = 0;
+  for (const auto& model : models_) {
+    slots += model->info.slots;
+    waiting += model->queue.max_waiting();
+  }
+  return queue_bounds(caller, slots, waiting, under_way());
+}
+
+QueueBounds ServerCore::queue_bounds_of(const Identity& caller, const ServedModel& model) const {
+  return queue_bounds(caller, model.info.slots, model.queue.max_waiting(),
+                      model.stats.read().running + model.queue.waiting());
+}
+
+int ServerCore::max_requests_of(const Identity& caller, const ServedModel& model) const {
+  const int waiting = model.queue.max_waiting();
+  const int share = model.info.slots + kShareOfFree * waiting / (1 + kShareOfFree);
   return std::max(is_shared(caller) ? std::min(waiting, share) : waiting, 1);
+}
+
+bool ServerCore::queues_are_full() const {
+  return std::ranges::all_of(models_, [](const auto& model) {
+    return model->queue.waiting() >= model->queue.max_waiting();
+  });
 }
 
 Refused ServerCore::enter(const Identity& caller, Clock::time_point now) {
@@ -104,14 +171,7 @@ Refused ServerCore::enter(const Identity& caller, Clock::time_point now) {
   }
   const QueueBounds most = queue_bounds_of(caller);
   if (tenants.enter(caller, most)) return {};
-  if (most.most < caller.limits.waiting || most.first_only) {
-    audit("limit", auditee(caller), "RESOURCE_EXHAUSTED", "queue");
-    const std::string who = caller.visitor != 0 ? fmt::format("the connection or address {}",
-                                                              std::string_view(caller.peer))
-                                                : fmt::format("tenant \"{}\"", caller.tenant_name);
-    return refuse(EndReason::kExhausted,
-                  fmt::format("{} has used its share of the queue: try again later", who));
-  }
+  if (most.most < caller.limits.waiting || most.first_only) return refuse_share(caller);
   audit("limit", auditee(caller), "RESOURCE_EXHAUSTED", "waiting");
   return refuse(EndReason::kExhausted,
                 fmt::format("tenant \"{}\" has {} requests in progress, which is its limit: wait "
@@ -119,10 +179,38 @@ Refused ServerCore::enter(const Identity& caller, Clock::time_point now) {
                             caller.tenant_name, caller.limits.waiting));
 }
 
+Refused ServerCore::refuse_share(const Identity& caller) const {
+  audit("limit", auditee(caller), "RESOURCE_EXHAUSTED", "queue");
+  const std::string who = caller.visitor != 0 ? fmt::format("the connection or address {}",
+                                                            std::string_view(caller.peer))
+                                              : fmt::format("tenant \"{}\"", caller.tenant_name);
+  return refuse(EndReason::kExhausted,
+                fmt::format("{} has used its share of the queue: try again later", who));
+}
+
+Refused ServerCore::enter(const Identity& caller, ServedModel& model) const {
+  if (models_.size() == 1) return {};
+  if (model.tenants.enter(caller, queue_bounds_of(caller, model))) return {};
+  return refuse_share(caller);
+}
+
+void ServerCore::leave(const Identity& caller, ServedModel& model) const {
+  if (models_.size() > 1) model.tenants.leave(caller);
+}
+
 Refused ServerCore::post(SessionCommand command) {
-  if (command.kind != SessionCommand::Kind::kRewind || !command.position) {
-    return model_->post(std::move(command));
+  using enum SessionCommand::Kind;
+  if (command.kind == kList && command.model.empty() && models_.size() > 1) {
+    return list_all(std::move(command));
   }
+  const bool creates = command.kind == kOpen || command.kind == kImport || command.kind == kList;
+  std::shared_ptr<ServedModel> model;
+  Refused unknown = find({.name = command.model,
+                          .tenant = command.caller.tenant,
+                          .session = creates ? std::string() : command.name},
+                         &model);
+  if (unknown) return unknown;
+  if (command.kind != kRewind || !command.position) return model->post(std::move(command));
   const Identity caller = command.caller;
   if (Refused refused = enter(caller, Clock::now())) return refused;
   command.done = [this, caller, done = std::move(command.done)](SessionResult result) {
@@ -130,9 +218,42 @@ Refused ServerCore::post(SessionCommand command) {
     tenants.leave(caller);
     done(std::move(result));
   };
-  Refused refused = model_->post(std::move(command));
+  Refused refused = model->post(std::move(command));
   if (refused) tenants.leave(caller);
   return refused;
+}
+
+// The first of all names that the engines list.
+Refused ServerCore::list_all(SessionCommand command) const {
+  struct Gathered {
+    std::mutex mutex;
+    size_t missing;
+    SessionResult result;
+    int limit;
+    std::function<void(SessionResult)> done;
+  };
+  const auto all = std::make_shared<Gathered>();
+  all->missing = models_.size();
+  all->limit = command.limit;
+  all->done = std::move(command.done);
+  const auto add = [all](SessionResult part) {
+    std::lock_guard lock(all->mutex);
+    SessionResult& result = all->result;
+    std::ranges::move(part.sessions, std::back_inserter(result.sessions));
+    result.more |= part.more;
+    if (--all->missing > 0) return;
+    std::ranges::sort(result.sessions, {}, &SessionInfo::name);
+    const auto most = static_cast<size_t>(all->limit);
+    result.more |= result.sessions.size() > most;
+    if (result.sessions.size() > most) result.sessions.resize(most);
+    all->done(std::move(result));
+  };
+  for (const auto& model : models_) {
+    SessionCommand one = command;
+    one.done = add;
+    if (model->post(std::move(one))) add({});  // it has failed
+  }
+  return {};
 }
 
 void ServerCore::add_listener(const void* owner, ServingListener listener) {
@@ -164,12 +285,16 @@ Refused ServerCore::availability() const {
   return refuse(EndReason::kClosed);
 }
 
-Refused ServerCore::report(Refused refusal) const {
+Refused ServerCore::report(Refused refusal, const ServedModel* model) const {
   if (!refusal) return {};
   metrics.request_failed(refusal->row().code);
   if (refusal->row().retry == Retry::kLater) {
-    const double seconds =
-        refusal->retry_seconds.value_or(model_->stats.read().expected_queue_seconds);
+    double expected = 0;
+    for (const auto& one : models_) {
+      if (model != nullptr && one.get() != model) continue;
+      expected = std::max(expected, one->stats.read().expected_queue_seconds);
+    }
+    const double seconds = refusal->retry_seconds.value_or(expected);
     refusal->retry_seconds = std::clamp(seconds, kMinRetrySeconds, kMaxRetrySeconds);
   }
   return refusal;

@@ -12,6 +12,7 @@
 #include "server/request/call_registry.h"
 #include "server/request/executor.h"
 #include "server/request/refusal.h"
+#include "server/request/session_names.h"
 #include "server/request/tenant_meter.h"
 #include "server/serving/access.h"
 #include "server/serving/served_model.h"
@@ -50,25 +51,40 @@ struct ServerCoreOptions {
 // text and delivery, metrics and traces. What belongs to one model is in ServedModel. Outlives the
 // frontends, the engine, and all calls.
 //
-//   ServerCore core(options, model, metrics);
-//   RpcServer rpc(..., core);             // listens; everything is refused
-//   core.serve(tokenizer, info, chat);    // the engine runs
+//   ServerCore core(options, models, metrics);
+//   RpcServer rpc(..., core);                  // listens; everything is refused
+//   core.serve(model, tokenizer, info, chat);  // its engine runs; for each model
 //   core.drain(deadline);                 // waits
 //   rpc.shutdown();
 //
 // The engine runs until all frontends are shut down, so that each of its requests ends. All methods
-// may be called from any thread, serve() once.
+// may be called from any thread, serve() once for each model.
 class ServerCore {
  public:
   enum class State { kLoading, kServing, kDraining };
 
-  // `metrics_` outlives it.
-  ServerCore(ServerCoreOptions options_, std::shared_ptr<ServedModel> model, Metrics& metrics_);
+  // At least one model; they stay the same. `metrics_` outlives it.
+  ServerCore(ServerCoreOptions options_, ServedModels models, Metrics& metrics_);
 
-  // The model to which a request goes, loaded or not. The request holds it until it ends.
-  const std::shared_ptr<ServedModel>& model() const { return model_; }
-  // Loads the model's text part, and goes from loading to serving.
-  void serve(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo info, Chat chat = {});
+  // All models, loaded or not; the first is that of requests that name none.
+  const ServedModels& models() const { return models_; }
+  // What decides over the model of a request.
+  struct ModelChoice {
+    std::string name = {};     // by the client; empty: none
+    TenantId tenant = 0;       // of the session
+    std::string session = {};  // that the request continues; empty: none
+    const char* field = "model";
+    bool of_failed = false;  // also a model that has failed
+  };
+  // The model of a request: that of its name, of its session, or the first. Refuses an unknown
+  // name with those there are, a session of another model, and a model that has failed.
+  Refused find(const ModelChoice& asked, std::shared_ptr<ServedModel>* model) const;
+  bool all_loaded() const;
+  // Loads a model's text part. With the last one, goes from loading to serving.
+  void serve(ServedModel& model, std::shared_ptr<const Tokenizer> tokenizer, ServingInfo info,
+             Chat chat = {});
+  // The engine of a model has failed. Returns whether another one serves.
+  bool model_failed(ServedModel& model);
   // New requests are refused from now on.
   void stop_serving();
   // The same, and waits until all calls have ended. At the deadline, or an earlier one of a Drain
@@ -79,15 +95,22 @@ class ServerCore {
   void wait_for_cancelled_calls();
   // Calls that have not ended.
   int under_way() const { return registry.count(); }
-  // How many requests this caller may have now.
+  // How many requests this caller may have now, of one model or of all.
+  QueueBounds queue_bounds_of(const Identity& caller, const ServedModel& model) const;
   QueueBounds queue_bounds_of(const Identity& caller) const;
-  // The same if there are no other requests.
-  int max_requests_of(const Identity& caller) const;
+  // The same of one model if there are no other requests.
+  int max_requests_of(const Identity& caller, const ServedModel& model) const;
+  // The queue of every model is full.
+  bool queues_are_full() const;
 
   // Counts a request of the caller against its limits, until tenants.leave(); or refuses it.
   Refused enter(const Identity& caller, Clock::time_point now);
-  // Hands a command to the model's engine: see ServedModel::post(). One that absorbs tokens counts
-  // as a request, and its tokens as those of a prompt.
+  // The same of the queue and the slots of one model, until leave(). With one model, the queue's
+  // bounds have been checked before.
+  Refused enter(const Identity& caller, ServedModel& model) const;
+  void leave(const Identity& caller, ServedModel& model) const;
+  // Hands a command to the engine of its model: see ServedModel::post(). One that absorbs tokens
+  // counts as a request, and its tokens as those of a prompt.
   Refused post(SessionCommand command);
 
   // Whether --state-dir can store states: false while it is deleted or replaced.
@@ -104,8 +127,8 @@ class ServerCore {
   // Refuses with kLoading or kClosed unless serving.
   Refused availability() const;
   // Counts a refusal. If the client may retry later, sets when: the time of the refusal, or when a
-  // request that arrives now would be served.
-  Refused report(Refused refusal) const;
+  // request that arrives now would be served. `model`: of the request, if it is known.
+  Refused report(Refused refusal, const ServedModel* model = nullptr) const;
   // Starts the drain of a Drain call, after its answer. Needs an on_drain.
   void drain_for_client(double seconds);
 
@@ -121,8 +144,12 @@ class ServerCore {
  private:
   void tell_listeners();
   bool is_shared(const Identity& caller) const { return access.has_keys() || caller.visitor != 0; }
+  QueueBounds queue_bounds(const Identity& caller, int slots, int waiting, int under_way) const;
+  Refused refuse_share(const Identity& caller) const;
+  Refused list_all(SessionCommand command) const;
+  std::string model_names() const;
 
-  const std::shared_ptr<ServedModel> model_;
+  const ServedModels models_;
   std::atomic<State> state_{State::kLoading};
   std::atomic<bool> durable_{true};
   std::mutex mutex_;  // of the listeners, held while they are called
@@ -131,6 +158,7 @@ class ServerCore {
  public:
   Access access;
   TenantMeter tenants;  // requests and tokens of each
+  SessionNames session_names;
   CallRegistry registry;
   ByteBudget message_bytes;   // of request messages
   ByteBudget gathered_bytes;  // of answers that are not streamed

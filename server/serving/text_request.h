@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -16,8 +17,10 @@
 
 namespace recurve {
 
+struct ServedModel;
+
 // Requests as the frontends read them: not checked, not tokenized. The values here are the
-// defaults.
+// defaults. `model`: what ServerCore::find() has found for the message.
 
 // The names of fields in refusals, where frontends differ.
 struct FieldNames {
@@ -34,6 +37,7 @@ struct TextRequest {
   // 1 to kMaxNameLength of [A-Za-z0-9._-]; empty: generated. See Request::id.
   std::string id = {};
   Identity caller = kAnyone;
+  std::shared_ptr<ServedModel> model = {};
   // Ids, a text or messages. May be empty only where a session has a pending token.
   std::variant<std::vector<int32_t>, std::string, Conversation> prompt = {};
   bool add_special_tokens = true;  // BOS by the rules of the model
@@ -70,6 +74,7 @@ struct TextRequest {
 struct ScoreOptions {
   std::string id = {};
   Identity caller = kAnyone;
+  std::shared_ptr<ServedModel> model = {};
   bool add_special_tokens = true;
   bool parse_special = false;
   std::optional<int32_t> top = {};  // top tokens for each token; left out: sums only
@@ -77,13 +82,14 @@ struct ScoreOptions {
 };
 // The text arrives in pieces of text, which may end within a character, or of ids.
 struct ScorePiece {
-  std::optional<ScoreOptions> options = {};  // in the first piece only
+  std::optional<ScoreOptions> options = {};  // of the first piece
   std::variant<std::monostate, std::string, std::vector<int32_t>> content = {};
 };
 
 // A request for the embeddings of prompts.
 struct EmbedRequest {
   std::string id = {};
+  std::shared_ptr<ServedModel> model = {};
   std::vector<std::variant<std::vector<int32_t>, std::string>> inputs = {};
   bool add_special_tokens = true;
   bool parse_special = false;

@@ -385,6 +385,7 @@ size_t bytes_to_read(const TextRequest& asked) {
 Refused validate(TextRequest asked, const ModelText& model, const WorkLimits& limits,
                  ParsedRequest* parsed) {
   Request& request = parsed->request;
+  parsed->model = asked.model;
   Refused refused = check_request_id(asked.id);
   if (!refused && !asked.session.empty()) refused = check_name("session", asked.session);
   if (!refused) refused = check_priority(asked.priority);

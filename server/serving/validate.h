@@ -52,6 +52,7 @@ struct ModelText {
 struct ParsedRequest {
   // With its streams, without a deadline; without an id if the client gave none.
   Request request = {};
+  std::shared_ptr<ServedModel> model = {};  // of the TextRequest
   std::vector<std::string> stop_strings = {};
   bool include_stop = false;
   std::optional<ConstraintText> constraint = {};  // not compiled yet, for request.sampling

@@ -11,6 +11,7 @@
 #include "server/identity/identity.h"
 #include "server/request/clock.h"
 #include "server/request/session_command.h"
+#include "server/request/session_names.h"
 #include "server/sampling/token_history.h"
 #include "server/session/token_log.h"
 #include "server/storage/archive.h"
@@ -89,7 +90,8 @@ struct Session {
   TenantId tenant = 0;
   std::string_view tenant_name = kAnyone.tenant_name;
   std::string_view name;
-  std::string parent = {};  // whose fork it is, by name; it may be closed since; empty: none
+  SessionNames::Claim claim = {};  // null: this process has one model
+  std::string parent = {};         // whose fork it is, by name; it may be closed since; empty: none
   Snapshot at;
   // The last image that its state has been in or begun with, as long as a mark, a fork or a cached
   // prompt has it: the next one shares its full pages.

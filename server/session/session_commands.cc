@@ -273,9 +273,12 @@ SessionResult SessionStore::insert(const SessionCommand& command, Key key,
   if (refused.reason != EndReason::kDone) return refused;
   const int64_t state = state_memory(at.position), disk = disk_for(durability, at);
   if (auto full = no_room(key.name, parent, state, at.log.most(), disk)) return *full;
+  SessionNames::Claim name = claim(key);
+  if (limits_.names != nullptr && name == nullptr) return exists(key.name);
   const double otherwise = durability == Durability::kNone ? limits_.default_ttl_seconds : 0;
   const double ttl = std::min(command.ttl_seconds.value_or(otherwise), kLongestTtl);
   Session& session = put(std::move(key), parent, std::move(at), ttl, now);
+  session.claim = std::move(name);
   session.tenant_name = command.caller.tenant_name;
   session.slot = std::move(slot);
   if (session.slot) in_slots_.push_back(&session);

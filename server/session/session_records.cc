@@ -210,6 +210,7 @@ bool SessionStore::restore_one(const StateStore::Record& record, Clock::time_poi
     const uint64_t owner = all.value("owner", uint64_t{0});
     Session& session = put({tenant.id, record.key.substr(slash + 1)},
                            all.value("parent", std::string()), std::move(at), ttl, now);
+    session.claim = claim({tenant.id, std::string(session.name)});
     session.tenant_name = tenant.name;
     session.in_doubt = record.in_doubt;
     session.commit_owner = owner;

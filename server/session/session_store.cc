@@ -86,6 +86,11 @@ int64_t SessionStore::bytes_each(const StateLayout& layout, int32_t vocab) {
   return kSessionBytes + memory_of_state(layout, vocab);
 }
 
+SessionNames::Claim SessionStore::claim(const Key& key) const {
+  if (limits_.names == nullptr) return nullptr;
+  return limits_.names->claim(key.tenant, key.name, limits_.model_name);
+}
+
 // The session of that key, of which there is none yet.
 Session& SessionStore::put(Key key, const std::string& parent, Snapshot at, double ttl_seconds,
                            Clock::time_point now) {
@@ -200,6 +205,7 @@ Snapshot SessionStore::snapshot(Session& session) {
 
 SessionInfo SessionStore::describe(const Session& session, Clock::time_point now) const {
   SessionInfo info{.name = std::string(session.name),
+                   .model = limits_.model_name,
                    .parent = session.parent,
                    .position = position_still_there(session),
                    .pending_token = session.at.pending,

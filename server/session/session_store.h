@@ -17,6 +17,7 @@
 #include "server/identity/identity.h"
 #include "server/request/request.h"
 #include "server/request/session_command.h"
+#include "server/request/session_names.h"
 #include "server/session/session.h"
 #include "server/session/state_cache.h"
 #include "server/session/stored_model.h"
@@ -32,6 +33,8 @@ struct SessionLimits {
   Archive* archive = nullptr;
   StateHeader identity = {};  // of their states: model, weights and chunk
   std::string model_name = {};
+  // Of the sessions of all models; null: there is one model. Outlives them.
+  SessionNames* names = nullptr;
   // For durable sessions, which reserve what they may come to take of it, and for states that move.
   int64_t disk_bytes = 0;
   // Called on the engine's thread where a session is closed for having been idle; may only post.
@@ -261,6 +264,7 @@ class SessionStore {
   SessionResult insert(const SessionCommand& command, Key key, const std::string& parent,
                        Snapshot at, std::optional<StateSlot> slot, Durability durability,
                        Clock::time_point now);
+  SessionNames::Claim claim(const Key& key) const;
   Session& put(Key key, const std::string& parent, Snapshot at, double ttl_seconds,
                Clock::time_point now);
   static std::string key_of(const Session& session);

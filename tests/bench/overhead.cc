@@ -161,7 +161,7 @@ class Served {
         options_(o),
         core_({.max_tokenising = std::max(streams, ServerCoreOptions{}.max_tokenising),
                .keys = o.keys.empty() ? nullptr : std::make_shared<Keyring>(o.keys)},
-              served_, metrics_),
+              {served_}, metrics_),
         rpc_({.listen = "127.0.0.1:0", .tls = make_tls(o)}, core_),
         http_({.listen = "127.0.0.1:0"}, {openai_api(core_), anthropic_api(core_)}, core_,
               rpc_.connections()),
@@ -170,7 +170,8 @@ class Served {
                 served_->queue, served_->stats, metrics_, {.slots = streams, .sessions = {}}) {
     served_->start_engine([this] { engine_.run(); });
     core_.serve(
-        tokenizer_, {.model_name = "null", .vocab_rows = tokenizer_->size(), .slots = streams},
+        *served_, tokenizer_,
+        {.model_name = "null", .vocab_rows = tokenizer_->size(), .slots = streams},
         {.format = std::make_shared<ChatTemplate>(kChatTemplate, "", jinja::Template::Variables{}),
          .exists = true,
          .text = std::string(kChatTemplate)});

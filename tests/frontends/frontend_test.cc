@@ -37,7 +37,7 @@ class FrontendTest : public ::testing::Test {
                   jinja::Template::Variables{}),
               .exists = true,
               .problem = ""};
-    core_.serve(tokenizer_,
+    core_.serve(*served_, tokenizer_,
                 {.model_name = "null",
                  .vocab_rows = tokenizer_->size(),
                  .tokens = {.bos = kBos, .eos = {kEos}},
@@ -76,7 +76,7 @@ class FrontendTest : public ::testing::Test {
   Metrics metrics_;
   const std::shared_ptr<ServedModel> served_ = std::make_shared<ServedModel>(2);
   AdmissionQueue& queue_ = served_->queue;
-  ServerCore core_{{}, served_, metrics_};
+  ServerCore core_{{}, {served_}, metrics_};
   Engine engine_{model_,
                  *backend_,
                  {.rows = FakeTokenizer::kSize, .usable = FakeTokenizer::kSize, .eos_ids = {kEos}},

@@ -26,7 +26,7 @@ constexpr int32_t kMostChoices = 8;
 ServerCore& core() {
   static Metrics metrics;
   static ServerCore made({.delivery_threads = 1, .text_threads = 1},
-                         std::make_shared<ServedModel>(16), metrics);
+                         {std::make_shared<ServedModel>(16)}, metrics);
   static const bool served = [] {
     Chat chat{.format = std::make_shared<const ChatTemplate>(
                   "{% for m in messages %}{{ m.role }}:{{ m.content }}|{% endfor %}", "",
@@ -35,7 +35,7 @@ ServerCore& core() {
               .tool_form = tool_form_of("[TOOL_CALLS]"),
               .reasoning_form = reasoning_form_of("<think>"),
               .problem = ""};
-    made.serve(std::make_shared<FakeTokenizer>(),
+    made.serve(*made.models().front(), std::make_shared<FakeTokenizer>(),
                {.model_name = "fake",
                 .vocab_rows = FakeTokenizer::kSize,
                 .hidden_width = 4,
@@ -61,7 +61,8 @@ void check_refusal(const Refusal& refusal) {
 void check_request(TextRequest asked) {
   const bool carries_state = asked.session_is_kept;
   ParsedRequest parsed;
-  if (const Refused refused = validate(std::move(asked), core().model()->text, {}, &parsed)) {
+  if (const Refused refused =
+          validate(std::move(asked), core().models().front()->text, {}, &parsed)) {
     return check_refusal(*refused);
   }
   const Request& request = parsed.request;
@@ -83,12 +84,12 @@ void read(AnswerDialect& dialect, std::string_view body) {
 void read_embeddings(std::string_view body) {
   EmbedRequest asked;
   bool base64 = false;
-  const ServedModel& model = *core().model();
   const Refused refused = guarded("input", [&] {
-    return read_embed_request(std::string(body), core().limits(nullptr), model, &asked, &base64);
+    return read_embed_request(std::string(body), core().limits(nullptr), core(), &asked, &base64);
   });
   if (refused) return check_refusal(*refused);
   CHECK(asked.inputs.size() <= kMaxEmbedInputs);
+  const ServedModel& model = *core().models().front();
   int32_t dimensions = 0;
   if (const Refused wrong = check_dimensions(asked, model.text, &dimensions)) {
     return check_refusal(*wrong);
@@ -96,13 +97,12 @@ void read_embeddings(std::string_view body) {
   CHECK(dimensions >= 1 && dimensions <= model.text.width);
 }
 
-using Work = Refused (*)(std::string, const ServedModel&, const WorkLimits&, std::string*);
+using Work = Refused (*)(std::string, const ServerCore&, const WorkLimits&, std::string*);
 
 void run(Work work, std::string_view body) {
   std::string object;
-  const Refused refused = guarded("text", [&] {
-    return work(std::string(body), *core().model(), core().limits(nullptr), &object);
-  });
+  const Refused refused = guarded(
+      "text", [&] { return work(std::string(body), core(), core().limits(nullptr), &object); });
   if (refused) return check_refusal(*refused);
   CHECK(nlohmann::json::parse(object).is_object());
 }

@@ -2,6 +2,7 @@
 // whose form keeps its promises.
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -13,6 +14,19 @@
 
 namespace recurve {
 namespace {
+
+// With the model "books".
+ServerCore& core() {
+  static Metrics metrics;
+  static ServerCore made({.delivery_threads = 1, .text_threads = 1},
+                         {std::make_shared<ServedModel>(16)}, metrics);
+  static const bool served = [] {
+    made.serve(*made.models().front(), std::make_shared<IdTokenizer>(256), {.model_name = "books"});
+    return true;
+  }();
+  CHECK(served);
+  return made;
+}
 
 void check_promises(const InferRequest& request) {
   const InferForm& form = request.form;
@@ -34,7 +48,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   recurve::InferRequest request;
   recurve::Refused refused =
       recurve::parse(std::string_view(reinterpret_cast<const char*>(data), size), &message);
-  if (!refused) refused = recurve::read_infer_request(std::move(message), "books", &request);
+  if (!refused)
+    refused = recurve::read_infer_request(std::move(message), recurve::core(), &request);
   if (!refused) {
     recurve::check_promises(request);
   } else {

@@ -135,6 +135,7 @@ class FakeSink final : public FakeSinkOf<AnswerSink, AnswerEvent> {
       : FakeSinkOf(options.held), asked_(std::move(asked)) {
     origin_ = options.origin;
     if (options.timeout) deadline_ = Clock::now() + *options.timeout;
+    asked_.model = core.models().front();
     const Identity caller = asked_.caller;
     const std::string id = asked_.id;
     open(new Generation(core, *this), caller, id);
@@ -172,6 +173,10 @@ class FakeScoreSink final : public FakeSinkOf<ScoreSink, ScoreEvent> {
   FakeScoreSink(ServerCore& core, std::vector<ScorePiece> pieces)
       : FakeSinkOf(/*held=*/false),
         pieces_(std::make_move_iterator(pieces.begin()), std::make_move_iterator(pieces.end())) {
+    if (!pieces_.empty()) {
+      if (!pieces_.front().options) pieces_.front().options.emplace();
+      pieces_.front().options->model = core.models().front();
+    }
     open(new Scoring(core, *this), kAnyone);
   }
 

@@ -40,7 +40,7 @@ class HttpFixture : public ::testing::Test {
         .problem = ""};
     engine_.emplace(queue_, std::move(options));
     server_.emplace(http, http_apis(core_, max_response_bytes), core_, connections_);
-    core_.serve(tokenizer_,
+    core_.serve(*served_, tokenizer_,
                 {.model_name = "fake",
                  .vocab_rows = FakeTokenizer::kSize,
                  .hidden_width = 4,
@@ -127,7 +127,7 @@ class HttpFixture : public ::testing::Test {
   const std::shared_ptr<ServedModel> served_ = std::make_shared<ServedModel>(16);
   AdmissionQueue& queue_ = served_->queue;
   Connections connections_{{.in_all = 100, .by_network = 100}};
-  ServerCore core_{{}, served_, metrics_};
+  ServerCore core_{{}, {served_}, metrics_};
   std::optional<FakeEngine> engine_;
   std::optional<HttpServer> server_;
 };

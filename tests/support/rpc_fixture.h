@@ -114,12 +114,12 @@ class RpcFixture : public ::testing::Test {
              int max_queue = 64, ServingInfo info = fake_info()) {
     served_ = std::make_shared<ServedModel>(max_queue);
     queue_ = &served_->queue;
-    core_.emplace(options.core, served_, metrics_);
+    core_.emplace(options.core, ServedModels{served_}, metrics_);
     options.rpc.listen = "127.0.0.1:0";
     server_.emplace(options.rpc, *core_, services_);
     engine_.emplace(*queue_, std::move(engine_options));
     if (tokenizer_ == nullptr) tokenizer_ = std::make_shared<FakeTokenizer>(marks_start_);
-    if (serve_) core_->serve(tokenizer_, std::move(info), chat_);
+    if (serve_) core_->serve(*served_, tokenizer_, std::move(info), chat_);
     channel_ = connect();
     inference_ = v1::Inference::NewStub(channel_);
     sessions_ = v1::Sessions::NewStub(channel_);

@@ -210,6 +210,7 @@ void set_tools(const ToolFlags& flags, v1::GenerateRequest* request) {
 void add_prompt_flags(CLI::App& command, v1::GenerateRequest* request) {
   add_special_tokens_flag(command, request);
   add_parse_special_flag(command, request);
+  add_model_flag(command, request);
   value_flag<int32_t>(
       command, "--logprobs", [=](int32_t v) { request->set_logprobs(v); },
       "With --json: print log-probabilities of the answer's tokens and of this many most likely "

@@ -39,6 +39,12 @@ void add_parse_special_flag(CLI::App& command, Message* message) {
       "--parse-special", [message](int64_t count) { message->set_parse_special(count > 0); },
       "Convert names of control tokens in the text (\"<s>\") to their ids; not for untrusted text");
 }
+template <typename Message>
+void add_model_flag(CLI::App& command, Message* message) {
+  command.add_option_function<std::string>(
+      "--model", [message](const std::string& name) { message->set_model(name); },
+      "Name of a model of the server [default: that of the session, or the first]");
+}
 // How the prompt is read, log-probabilities, the request's id.
 void add_prompt_flags(CLI::App& command, v1::GenerateRequest* request);
 

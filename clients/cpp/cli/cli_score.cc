@@ -112,6 +112,7 @@ void add_score(CLI::App& app, CliContext& context) {
       "With --json: print this many most likely tokens at each position, 0 to 100 [default: 0]");
   add_special_tokens_flag(command, &flags->options);
   add_parse_special_flag(command, &flags->options);
+  add_model_flag(command, &flags->options);
   command.add_option_function<std::string>(
       "--request-id", [flags](const std::string& id) { flags->options.set_request_id(id); },
       "Name of the request, for 'recurve abort' and the server's log [default: chosen by the "

@@ -88,6 +88,7 @@ void add_tokenize(CLI::App& app, CliContext& context) {
   add_text_source(command, &flags->source, "The text");
   add_special_tokens_flag(command, &flags->request);
   add_parse_special_flag(command, &flags->request);
+  add_model_flag(command, &flags->request);
   command.add_flag_function(
       "--bytes", [flags](int64_t count) { flags->request.set_with_bytes(count > 0); },
       "Print a line for each token: its id, a tab, and its bytes, with \\xHH if not printable "

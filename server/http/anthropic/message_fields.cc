@@ -247,9 +247,9 @@ FieldTable table_of(MessagesResource resource) {
 }
 
 Refused read_messages_body(std::string text, const WorkLimits& limits, MessagesResource resource,
-                           const ServedModel& model,
+                           const ModelQuery& query,
                            const std::function<void(ClientJson& body)>& read) {
-  return read_body(std::move(text), limits, table_of(resource), {}, model, read);
+  return read_body(std::move(text), limits, table_of(resource), {}, query, read);
 }
 
 Conversation take_conversation(ClientJson& body, size_t bytes) {

@@ -18,7 +18,7 @@ FieldTable table_of(MessagesResource resource);
 
 // read_body() of request_body.h, for a resource of this dialect.
 Refused read_messages_body(std::string text, const WorkLimits& limits, MessagesResource resource,
-                           const ServedModel& model,
+                           const ModelQuery& query,
                            const std::function<void(ClientJson& body)>& read);
 
 // Takes messages, system and tools out of a body of `bytes`, as the chat template gets them from

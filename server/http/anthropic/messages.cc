@@ -46,7 +46,10 @@ const char* stop_reason_of(const ChoiceEnd& end) {
 }  // namespace
 
 Messages::Messages(const ServerCore& core, const HttpRequest& request)
-    : model_(core.model()), session_(request.session), id_("msg_" + request.request_id) {}
+    : core_(core),
+      tenant_(request.caller.tenant),
+      session_(request.session),
+      id_("msg_" + request.request_id) {}
 
 Refused Messages::read(std::string text, const WorkLimits& limits,
                        std::vector<TextRequest>* asked) {
@@ -61,7 +64,10 @@ Refused Messages::read(std::string text, const WorkLimits& limits,
     thinking_ = thinking_of(body);
     to.prompt = take_prompt(body, bytes, thinking_);
   };
-  return read_messages_body(std::move(text), limits, MessagesResource::kMessages, *model_, read);
+  Refused refused = read_messages_body(std::move(text), limits, MessagesResource::kMessages,
+                                       {core_, &model_, tenant_, session_}, read);
+  if (!refused) asked->front().model = model_;
+  return refused;
 }
 
 std::string Messages::take(size_t, const AnswerEvent& event) {
@@ -202,19 +208,21 @@ std::string Messages::object() {
   return message;
 }
 
-Refused count_tokens(std::string text, const ServedModel& model, const WorkLimits& limits,
+Refused count_tokens(std::string text, const ServerCore& core, const WorkLimits& limits,
                      std::string* object) {
   const size_t bytes = text.size();
   Conversation conversation;
+  std::shared_ptr<ServedModel> model;
   const auto read = [&](ClientJson& body) {
     (void)messages_tool_use(body);
     conversation = take_prompt(body, bytes, thinking_of(body));
   };
-  Refused refused =
-      read_messages_body(std::move(text), limits, MessagesResource::kCountTokens, model, read);
+  Refused refused = read_messages_body(std::move(text), limits, MessagesResource::kCountTokens,
+                                       {core, &model}, read);
   std::vector<int32_t> ids;
   if (!refused) {
-    refused = read_messages(std::move(conversation), /*continued=*/false, model.text, limits, &ids);
+    refused =
+        read_messages(std::move(conversation), /*continued=*/false, model->text, limits, &ids);
   }
   if (!refused) *object = fmt::format("{{\"input_tokens\":{}}}", ids.size());
   return refused;

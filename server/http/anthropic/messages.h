@@ -51,7 +51,9 @@ class Messages final : public AnswerDialect {
   std::string object();
   nlohmann::json usage() const;
 
-  const std::shared_ptr<ServedModel> model_;
+  const ServerCore& core_;
+  std::shared_ptr<ServedModel> model_;  // once read
+  const TenantId tenant_;
   const std::string session_, id_;
   bool stream_ = false;
   Thinking thinking_;
@@ -65,7 +67,7 @@ class Messages final : public AnswerDialect {
 
 // The tokens of a body's messages, system and tools: {"input_tokens": N}. See
 // UnaryExchange::TextWork.
-Refused count_tokens(std::string body, const ServedModel& model, const WorkLimits& limits,
+Refused count_tokens(std::string body, const ServerCore& core, const WorkLimits& limits,
                      std::string* object);
 
 }  // namespace recurve

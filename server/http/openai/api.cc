@@ -29,13 +29,13 @@ HttpApi openai_api(ServerCore& core, int64_t max_response_bytes) {
       return write(request, core, object);
     });
   };
-  const auto stored = [&](Refused (*write)(const HttpRequest&, ServedModel&, ResponseStore&,
+  const auto stored = [&](Refused (*write)(const HttpRequest&, ServerCore&, ResponseStore&,
                                            json*)) {
     return json_handler(core, [&core, responses, write](const HttpRequest& request, json* object) {
-      return write(request, *core.model(), *responses, object);
+      return write(request, core, *responses, object);
     });
   };
-  const auto count_input = [&core, responses](HttpRequest& request, const ServedModel&,
+  const auto count_input = [&core, responses](HttpRequest& request, const ServerCore&,
                                               const WorkLimits& limits, std::string* object) {
     std::string body = std::move(request.body);
     return Responses(core, *responses, request).count_input(std::move(body), limits, object);

@@ -29,6 +29,7 @@ Refused CarriedState::apply(std::vector<TextRequest>* asked) {
   if (!is_used()) return {};
   const char* field = given_ ? "state" : "return_state";
   TextRequest& one = asked->front();
+  model_ = one.model;
   if (asked->size() > 1 || one.choices > 1) {
     return invalid(field, "{} needs one prompt with n 1", field);
   }
@@ -109,7 +110,7 @@ Refused CarriedState::encode(StateSource& state) {
 }
 
 void CarriedState::close() {
-  if (std::exchange(opened_, false)) close_stored(*model_, caller_.tenant, id_);
+  if (std::exchange(opened_, false)) close_stored(core_, caller_.tenant, id_);
 }
 
 }  // namespace recurve

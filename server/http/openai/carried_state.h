@@ -27,7 +27,8 @@ class CarriedState {
   // Reads both fields. Throws BadField.
   void read(ClientJson& body);
   bool is_used() const { return returns_ || given_; }
-  // Checks the state that was given, as an import, and puts the only request into the session.
+  // Checks the state that was given, as an import, and puts the only request into the session. The
+  // requests have their model.
   Refused apply(std::vector<TextRequest>* asked);
 
   // Opens the session. True: none is needed, and `go` is not called.
@@ -45,7 +46,7 @@ class CarriedState {
   Refused encode(StateSource& state);
 
   ServerCore& core_;
-  const std::shared_ptr<ServedModel> model_ = core_.model();
+  std::shared_ptr<ServedModel> model_;  // of the requests
   const Identity caller_;
   bool returns_ = false, opened_ = false;
   std::optional<std::string> given_;         // until apply(), which leaves it empty

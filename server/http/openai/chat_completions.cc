@@ -35,8 +35,8 @@ Refused ChatCompletions::read(std::string text, const WorkLimits& limits,
     allot(1);
   };
   Refused refused =
-      read_openai_body(std::move(text), limits, OpenAiResource::kChatCompletions, *model_, read);
-  return refused ? refused : state_.apply(asked);
+      read_openai_body(std::move(text), limits, OpenAiResource::kChatCompletions, query(), read);
+  return refused ? refused : apply_state(asked);
 }
 
 json ChatCompletions::part(const Part& of, json logprobs) const {

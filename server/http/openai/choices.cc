@@ -41,6 +41,11 @@ void Choices::allot(size_t requests) {
   begun_.resize(requests);
 }
 
+Refused Choices::apply_state(std::vector<TextRequest>* asked) {
+  for (TextRequest& one : *asked) one.model = model_;
+  return state_.apply(asked);
+}
+
 std::string Choices::take(size_t index, const AnswerEvent& event) {
   return std::visit([&](const auto& of) { return write(index, of); }, event);
 }

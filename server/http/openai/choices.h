@@ -35,6 +35,8 @@ class Choices : public AnswerDialect {
   Choices(ServerCore& core, const HttpRequest& request)
       : core_(core),
         state_(core, request.caller),
+        caller_(request.caller),
+        session_(request.session),
         id_(request.request_id),
         created_(std::time(nullptr)) {}
 
@@ -75,10 +77,17 @@ class Choices : public AnswerDialect {
   const Tokenizer& tokenizer() const { return *model_->text.tokenizer; }
   TokenNames names() const { return {tokenizer(), form_.tokens_as_ids}; }
 
+  // Finds model_.
+  ModelQuery query() { return {core_, &model_, caller_.tenant, session_}; }
+  // Puts the requests that were read to the model, and the only one to a carried state.
+  Refused apply_state(std::vector<TextRequest>* asked);
+
   const ServerCore& core_;
-  const std::shared_ptr<ServedModel> model_ = core_.model();
+  std::shared_ptr<ServedModel> model_;  // once read
   OpenAiForm form_;
   CarriedState state_;
+  const Identity caller_;
+  const std::string session_;
   std::vector<Choice> choices_;            // of all requests; see allot()
   std::vector<RequestAccepted> accepted_;  // a request
   void allot(size_t requests);             // once read

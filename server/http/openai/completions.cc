@@ -123,7 +123,8 @@ Refused Completions::read(std::string text, const WorkLimits& limits,
     ClientJson* prompt = find(body, "prompt");
     if (prompt == nullptr) throw BadField("prompt", "prompt must be given");
     const size_t count = is_list_of_prompts(*prompt) ? prompt->size() : 1;
-    check_prompts(count, common, bytes, static_cast<size_t>(core_.max_requests_of(caller_)),
+    check_prompts(count, common, bytes,
+                  static_cast<size_t>(core_.max_requests_of(caller_, *model_)),
                   model_->text.max_choices);
     prompts = take_prompts(*prompt);
     if (prompts.size() > 1 && !common.session.empty()) {
@@ -137,7 +138,7 @@ Refused Completions::read(std::string text, const WorkLimits& limits,
     if (echo) check_echo(prompts, common.choices, model_->text);
   };
   if (Refused refused =
-          read_openai_body(std::move(text), limits, OpenAiResource::kCompletions, *model_, read)) {
+          read_openai_body(std::move(text), limits, OpenAiResource::kCompletions, query(), read)) {
     return refused;
   }
   logprobs_ = common.logprobs.has_value();
@@ -150,7 +151,7 @@ Refused Completions::read(std::string text, const WorkLimits& limits,
     if (Refused refused = read_echo(limits, &asked->back())) return refused;
   }
   allot(asked->size());
-  return state_.apply(asked);
+  return apply_state(asked);
 }
 
 // The scores of a prompt are gathered in a stream too: they are sent with the first event.

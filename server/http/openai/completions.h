@@ -10,8 +10,7 @@ namespace recurve {
 // the prompts. With echo, a choice's text and log-probabilities begin with those of the prompt.
 class Completions final : public Choices {
  public:
-  Completions(ServerCore& core, const HttpRequest& request)
-      : Choices(core, request), caller_(request.caller), session_(request.session) {}
+  Completions(ServerCore& core, const HttpRequest& request) : Choices(core, request) {}
 
   Refused read(std::string text, const WorkLimits& limits,
                std::vector<TextRequest>* asked) override;
@@ -35,8 +34,6 @@ class Completions final : public Choices {
   Refused read_echo(const WorkLimits& limits, TextRequest* asked);
   void write_echo(const Echo& echo, Choice* choice, nlohmann::json* logprobs) const;
 
-  const Identity caller_;
-  const std::string session_;
   bool logprobs_ = false;
   std::vector<Echo> echoes_;  // a request; empty: no echo
 };
@@ -44,8 +41,7 @@ class Completions final : public Choices {
 // /v1/chat/completions: answers to messages.
 class ChatCompletions final : public Choices {
  public:
-  ChatCompletions(ServerCore& core, const HttpRequest& request)
-      : Choices(core, request), session_(request.session) {}
+  ChatCompletions(ServerCore& core, const HttpRequest& request) : Choices(core, request) {}
 
   Refused read(std::string text, const WorkLimits& limits,
                std::vector<TextRequest>* asked) override;
@@ -58,8 +54,6 @@ class ChatCompletions final : public Choices {
   nlohmann::json part(const Part& of, nlohmann::json logprobs) const override;
   nlohmann::json calls_of(const std::vector<ToolCallPart>& calls) const;
   void add_logprobs(const SampledToken& token, size_t offset, nlohmann::json* to) const override;
-
-  const std::string session_;
 };
 
 }  // namespace recurve

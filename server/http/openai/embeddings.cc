@@ -63,7 +63,7 @@ std::string_view bytes_of(const std::vector<float>& values) {
 
 }  // namespace
 
-Refused read_embed_request(std::string body, const WorkLimits& limits, const ServedModel& model,
+Refused read_embed_request(std::string body, const WorkLimits& limits, const ServerCore& core,
                            EmbedRequest* asked, bool* base64) {
   const auto read = [&](ClientJson& fields) {
     take_inputs(fields, asked);
@@ -73,8 +73,8 @@ Refused read_embed_request(std::string body, const WorkLimits& limits, const Ser
     asked->priority = int32_of(fields, "priority").value_or(0);
     *base64 = is_base64(fields);
   };
-  return read_body(std::move(body), limits, table_of(OpenAiResource::kEmbeddings), kIdLists, model,
-                   read);
+  return read_body(std::move(body), limits, table_of(OpenAiResource::kEmbeddings), kIdLists,
+                   {core, &asked->model}, read);
 }
 
 Route::Begin Embeddings::handler(ServerCore& core) {
@@ -103,7 +103,7 @@ Refused Embeddings::read(EmbedRequest* asked) {
   return guarded("input", [&] {
     if (Refused refused = read_deadline(request_, Clock::now(), &deadline_)) return refused;
     Refused refused = read_embed_request(std::exchange(request_.body, {}), core_.limits(nullptr),
-                                         call_->model(), asked, &base64_);
+                                         core_, asked, &base64_);
     return refused ? refused : reserve_object(*asked);
   });
 }
@@ -111,7 +111,7 @@ Refused Embeddings::read(EmbedRequest* asked) {
 Refused Embeddings::reserve_object(const EmbedRequest& asked) {
   constexpr size_t kHead = 1024, kEach = 64, kFloat = 16, kInBase64 = 6;  // bytes, at most
   int32_t dimensions = 0;
-  if (Refused refused = check_dimensions(asked, call_->model().text, &dimensions)) return refused;
+  if (Refused refused = check_dimensions(asked, asked.model->text, &dimensions)) return refused;
   const size_t value = base64_ ? kInBase64 : kFloat;
   const size_t bytes =
       kHead + asked.inputs.size() * (kEach + static_cast<size_t>(dimensions) * value);

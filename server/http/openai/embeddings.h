@@ -9,7 +9,7 @@
 namespace recurve {
 
 // Reads a body. base64: whether the values are wanted in it. May throw WorkUnwanted and BadField.
-Refused read_embed_request(std::string body, const WorkLimits& limits, const ServedModel& model,
+Refused read_embed_request(std::string body, const WorkLimits& limits, const ServerCore& core,
                            EmbedRequest* asked, bool* base64);
 
 // A request for embeddings: one object of JSON, whose size is known and reserved before anything is

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <ctime>
+#include <utility>
 
 #include "server/http/request_body.h"
 
@@ -12,9 +13,8 @@ namespace {
 
 using nlohmann::json;
 
-json model_object(const ServerCore& core) {
+json model_object(const ServerCore& core, const ServedModel& model) {
   const auto age = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - core.started);
-  const ServedModel& model = *core.model();
   return {{"id", model.info.model_name},
           {"object", "model"},
           {"created", static_cast<int64_t>(std::time(nullptr)) - age.count()},
@@ -30,13 +30,17 @@ int64_t max_model_len(const ServedModel& model) {
 }
 
 Refused list_models(const HttpRequest&, const ServerCore& core, json* object) {
-  *object = {{"object", "list"}, {"data", json::array({model_object(core)})}};
+  json models = json::array();
+  for (const auto& model : core.models()) models.push_back(model_object(core, *model));
+  *object = {{"object", "list"}, {"data", std::move(models)}};
   return {};
 }
 
 Refused get_model(const HttpRequest& request, const ServerCore& core, json* object) {
-  *object = model_object(core);
-  return check_model(request.names.front(), *core.model());
+  std::shared_ptr<ServedModel> model;
+  Refused refused = core.find({.name = request.names.front()}, &model);
+  if (!refused) *object = model_object(core, *model);
+  return refused;
 }
 
 }  // namespace recurve

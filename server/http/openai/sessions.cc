@@ -72,6 +72,7 @@ json session_object(const SessionInfo& info) {
   json session = {{"object", "session"},
                   {"id", info.name},
                   {"name", info.name},
+                  {"model", info.model},
                   {"parent", info.parent},
                   {"position", info.position},
                   {"pending_token", nullptr},
@@ -119,10 +120,11 @@ json deleted(const SessionCommand& command, const SessionResult&) {
 
 SessionCommand to_open(const HttpRequest& request) {
   const ClientJson body =
-      optional_body(request, {"session", "ttl_seconds", "durability", "rewind_tokens"});
+      optional_body(request, {"session", "model", "ttl_seconds", "durability", "rewind_tokens"});
   std::string name = request.session;
   read_session(body, &name);
   return {.kind = Kind::kOpen,
+          .model = string_of(body, "model").value_or(""),
           .name = std::move(name),
           .ttl_seconds = number_of(body, "ttl_seconds"),
           .durability = durability_of(string_of(body, "durability")),
@@ -140,6 +142,7 @@ SessionCommand to_fork(const HttpRequest& request) {
 
 SessionCommand to_list(const HttpRequest& request) {
   return {.kind = Kind::kList,
+          .model = query_field(request.query, "model").value_or(""),
           .name = query_field(request.query, "prefix").value_or(""),
           .other = query_field(request.query, "after").value_or(""),
           .limit = page_size(request.query, kDefaultPageSize, kMaxPageSize)};
@@ -171,13 +174,16 @@ SessionCommand to_accept(const HttpRequest& request) {
   return {.kind = Kind::kAccept, .name = request.names.front()};
 }
 
-Refused read_import(const HttpRequest& request, const ServedModel& model, SessionCommand* command) {
+Refused read_import(const HttpRequest& request, const ServerCore& core, SessionCommand* command) {
+  std::shared_ptr<ServedModel> model;
+  if (Refused refused = find_model(request, core, &model)) return refused;
   *command = {.kind = Kind::kImport,
+              .model = model->name(),
               .name = request.names.front(),
               .ttl_seconds = query_number<double>(request.query, "ttl_seconds"),
               .durability = durability_of(query_field(request.query, "durability")),
               .rewind_tokens = query_number<int64_t>(request.query, "rewind_tokens").value_or(0)};
-  return read_state(model.info, request.body, /*cut=*/false, command);
+  return read_state(model->info, request.body, /*cut=*/false, command);
 }
 
 std::vector<Route> session_routes(ServerCore& core) {

@@ -25,7 +25,6 @@ class StateExport final : public Exchange, private Executor::Task {
   void write_next(std::string bytes);
 
   ServerCore& core_;
-  const std::shared_ptr<ServedModel> model_ = core_.model();
   HttpRequest request_;
   std::shared_ptr<StateExport> self_;
   SessionResult result_;

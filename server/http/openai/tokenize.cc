@@ -18,11 +18,6 @@ namespace {
 
 using nlohmann::json;
 
-Refused check_model_of(const ClientJson& body, const ServedModel& model) {
-  const auto name = string_of(body, "model");
-  return name ? check_model(*name, model) : Refused();
-}
-
 TokenizeText take_text(ClientJson& body, size_t bytes) {
   TokenizeText text;
   if (find(body, "messages") != nullptr) {
@@ -77,15 +72,15 @@ bool is_edge_token(const TokenizeText& text, const ModelText& model) {
 }
 
 // The body is freed before the text is read.
-Refused read_tokenize(std::string json_text, const ServedModel& model, const WorkLimits& limits,
+Refused read_tokenize(std::string json_text, const WorkLimits& limits, const ModelQuery& query,
                       TokenizeText* text, bool* names) {
   ClientJson body = parse_object(json_text, limits, kIdFields);
   const size_t bytes = json_text.size();
   std::string().swap(json_text);
-  if (Refused refused = check_model_of(body, model)) return refused;
+  if (Refused refused = find_model(body, nullptr, query)) return refused;
   *names = bool_of(body, "return_token_strs").value_or(false);
   *text = take_text(body, bytes);
-  if (!is_edge_token(*text, model.text)) return {};
+  if (!is_edge_token(*text, (*query.found)->text)) return {};
   text->parse_special = true;
   text->add_special_tokens = false;
   return {};
@@ -129,14 +124,17 @@ json id_or_null(std::optional<int32_t> id) { return id ? json(*id) : json(nullpt
 
 }  // namespace
 
-Refused tokenize(std::string body, const ServedModel& model, const WorkLimits& limits,
+Refused tokenize(std::string body, const ServerCore& core, const WorkLimits& limits,
                  std::string* object) {
   const size_t bytes = body.size();
+  std::shared_ptr<ServedModel> served;
   TokenizeText text;
   bool names = false;
-  Refused refused = read_tokenize(std::move(body), model, limits, &text, &names);
+  Refused refused = read_tokenize(std::move(body), limits, {core, &served}, &text, &names);
+  if (refused) return refused;
+  const ServedModel& model = *served;
   std::vector<int32_t> ids;
-  if (!refused) refused = tokenise(std::move(text), model.text, limits, &ids);
+  refused = tokenise(std::move(text), model.text, limits, &ids);
   if (refused) return refused;
   // Written as text: JSON values would take several times its memory.
   BoundedText answer(bytes, names ? "return_token_strs" : "prompt");
@@ -153,12 +151,14 @@ Refused tokenize(std::string body, const ServedModel& model, const WorkLimits& l
   return {};
 }
 
-Refused detokenize(std::string text, const ServedModel& model, const WorkLimits& limits,
+Refused detokenize(std::string text, const ServerCore& core, const WorkLimits& limits,
                    std::string* object) {
   ClientJson body = parse_object(text, limits, kIdFields);
   const size_t bytes = text.size();
   std::string().swap(text);
-  if (Refused refused = check_model_of(body, model)) return refused;
+  std::shared_ptr<ServedModel> served;
+  if (Refused refused = find_model(body, nullptr, {core, &served})) return refused;
+  const ServedModel& model = *served;
   ClientJson* tokens = find(body, "tokens");
   if (tokens == nullptr) throw BadField("tokens", "tokens must be given");
   const std::vector<int32_t> ids = take_ids_of(*tokens, "tokens");
@@ -182,8 +182,10 @@ Refused detokenize(std::string text, const ServedModel& model, const WorkLimits&
   return {};
 }
 
-Refused tokenizer_info(const HttpRequest&, const ServerCore& core, json* object) {
-  const ModelText& model = core.model()->text;
+Refused tokenizer_info(const HttpRequest& request, const ServerCore& core, json* object) {
+  std::shared_ptr<ServedModel> served;
+  if (Refused refused = find_model(request, core, &served)) return refused;
+  const ModelText& model = served->text;
   const Tokenizer& tokenizer = *model.tokenizer;
   const EdgeTokens edges = edge_tokens(model);
   *object = {{"tokenizer_class", "recurve"},

@@ -34,11 +34,11 @@ const std::string kChunked = kPost + "Transfer-Encoding: chunked\r\n\r\n";
 class HttpConnection : public ::testing::Test {
  protected:
   void start(HttpOptions http = {}, FakeEngine::Options options = {}, ServerCoreOptions of = {}) {
-    core_ = std::make_unique<ServerCore>(of, served_, metrics_);
+    core_ = std::make_unique<ServerCore>(of, ServedModels{served_}, metrics_);
     engine_.emplace(queue_, std::move(options));
     http.listen = "127.0.0.1:0";
     server_.emplace(http, testing::http_apis(*core_), *core_, connections_);
-    core_->serve(std::make_shared<FakeTokenizer>(),
+    core_->serve(*served_, std::make_shared<FakeTokenizer>(),
                  {.model_name = "fake",
                   .vocab_rows = FakeTokenizer::kSize,
                   .state_bytes = 1234,

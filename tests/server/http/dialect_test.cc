@@ -19,12 +19,13 @@ class Echo final : public AnswerDialect {
  public:
   static inline std::atomic<std::thread::id> reader;
 
-  explicit Echo(std::shared_ptr<std::latch> after) : after_(std::move(after)) {}
+  Echo(std::shared_ptr<ServedModel> model, std::shared_ptr<std::latch> after)
+      : model_(std::move(model)), after_(std::move(after)) {}
 
   Refused read(std::string body, const WorkLimits&, std::vector<TextRequest>* asked) override {
     reader = std::this_thread::get_id();
     if (body == "{}") return invalid("body", "there is nothing to echo");
-    asked->push_back({.prompt = std::move(body)});
+    asked->push_back({.model = model_, .prompt = std::move(body)});
     return {};
   }
   bool prepare(std::vector<TextRequest>*, std::function<void(Refused)> go) override {
@@ -43,6 +44,7 @@ class Echo final : public AnswerDialect {
   std::string whole() override { return json{{"echo", text_}}.dump(); }
 
  private:
+  const std::shared_ptr<ServedModel> model_;
   const std::shared_ptr<std::latch> after_;
   std::string text_;
 };
@@ -56,7 +58,7 @@ HttpApi echo_api(ServerCore& core, std::shared_ptr<std::latch> after = nullptr) 
                                            HttpRequest request) {
     return std::make_shared<HttpAnswer>(
         std::move(connection), core, std::move(request),
-        [&](const HttpRequest&) { return std::make_unique<Echo>(after); });
+        [&](const HttpRequest&) { return std::make_unique<Echo>(core.models().front(), after); });
   };
   return {.routes = {{boost::beast::http::verb::post, "/echo", Route::Body::kJson, echo}},
           .error_body = echo_error};

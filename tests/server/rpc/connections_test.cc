@@ -46,7 +46,7 @@ TEST_F(RpcConnectionsTest, ReflectionCanBeOff) {
 
 TEST_F(RpcConnectionsTest, AMessageSizeThatGrpcCannotCountIsRefused) {
   try {
-    ServerCore core({}, std::make_shared<ServedModel>(1), metrics_);
+    ServerCore core({}, {std::make_shared<ServedModel>(1)}, metrics_);
     RpcServer server({.listen = "127.0.0.1:0", .max_message_bytes = int64_t{1} << 31}, core);
     FAIL() << "takes 2 GiB";
   } catch (const std::runtime_error& error) {
@@ -72,7 +72,7 @@ TEST_F(RpcConnectionsTest, AUnixSocketIsServedWithinTheLimits) {
   const TempDir folder;
   const std::string address = "unix:" + (folder / "socket").string();
   AdmissionQueue queue(8);
-  ServerCore core({}, std::make_shared<ServedModel>(1), metrics_);
+  ServerCore core({}, {std::make_shared<ServedModel>(1)}, metrics_);
   RpcServer server({.listen = address, .max_connections_by_address = 2}, core);
   EXPECT_EQ(server.port(), 0);
   std::vector<std::shared_ptr<grpc::Channel>> channels;

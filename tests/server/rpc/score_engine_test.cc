@@ -21,7 +21,7 @@ constexpr int kChunk = 8;
 class ScoreEngineTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    core_.serve(std::make_shared<FakeTokenizer>(), fake_info());
+    core_.serve(*served_, std::make_shared<FakeTokenizer>(), fake_info());
     thread_ = std::thread([this] { engine_.run(); });
   }
   void TearDown() override {
@@ -54,7 +54,7 @@ class ScoreEngineTest : public ::testing::Test {
   const std::shared_ptr<ServedModel> served_ = std::make_shared<ServedModel>(16);
   AdmissionQueue& queue_ = served_->queue;
   Metrics metrics_;
-  ServerCore core_{{}, served_, metrics_};
+  ServerCore core_{{}, {served_}, metrics_};
   RpcServer server_{{.listen = "127.0.0.1:0"}, core_};
   std::unique_ptr<Backend> backend_ = make_backend("cpu", 1);
   testing::NullModel model_{fake_info().vocab_rows, {.chunk = kChunk}};

@@ -61,7 +61,7 @@ TEST_F(ServiceTest, LoadingIsNotServing) {
   v1::TokenizeResponse tokens;
   EXPECT_EQ(inference_->Tokenize(&third, {}, &tokens).error_code(), StatusCode::UNAVAILABLE);
 
-  core_->serve(std::make_shared<FakeTokenizer>(), fake_info());
+  core_->serve(*served_, std::make_shared<FakeTokenizer>(), fake_info());
   EXPECT_EQ(health(""), kServing);
   EXPECT_EQ(health("recurve.v1.Inference"), kServing);
   EXPECT_EQ(health("recurve.v1.Sessions"), kServing);
@@ -84,7 +84,7 @@ TEST_F(ServiceTest, HealthWatchersSeeEveryChange) {
     return reader->Read(&response) ? to_string(response) : "closed";
   };
   EXPECT_EQ(next(), kNotServing);
-  core_->serve(std::make_shared<FakeTokenizer>(), fake_info());
+  core_->serve(*served_, std::make_shared<FakeTokenizer>(), fake_info());
   EXPECT_EQ(next(), kServing);
   EXPECT_TRUE(core_->drain(Clock::now() + std::chrono::seconds(5)));
   EXPECT_EQ(next(), kNotServing);
@@ -132,7 +132,7 @@ TEST_F(ServiceTest, ServeAfterDrainDoesNotServe) {
   serve_ = false;
   start();
   EXPECT_TRUE(core_->drain(Clock::now()));
-  core_->serve(std::make_shared<FakeTokenizer>(), fake_info());
+  core_->serve(*served_, std::make_shared<FakeTokenizer>(), fake_info());
   EXPECT_EQ(health(""), kNotServing);
   EXPECT_EQ(generate(text_request("x")).status.error_code(), StatusCode::UNAVAILABLE);
 }

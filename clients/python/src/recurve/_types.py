@@ -78,6 +78,7 @@ class GenerateOptions(TokenOptions, total=False):
         [0, 100].
     prompt_logprobs: the same of the prompt's tokens, the first absorbed excepted.
     priority: order of waiting requests, [-10, 10]. Default 0.
+    model: the name of a model of the server. Default: that of the session, or the first.
     prefix: of states that prompts leave, so that those which begin alike need not be absorbed anew:
         "off", "use" or "use-and-keep". The tokens are the same. Default "use-and-keep".
     prefix_points: where one is stored, besides where prompts end and part: behind so many ids of
@@ -116,6 +117,7 @@ class GenerateOptions(TokenOptions, total=False):
     logprobs: int
     prompt_logprobs: int
     priority: int
+    model: str
     prefix: str
     prefix_points: Sequence[int]
     durability: str
@@ -152,11 +154,12 @@ class ScoreOptions(TokenOptions, total=False):
 
     top: give every token with its log-probability and so many most likely ones, [0, 100]. Default:
         only sums.
-    priority, request_id, timeout: as in GenerateOptions.
+    priority, model, request_id, timeout: as in GenerateOptions.
     """
 
     top: int
     priority: int
+    model: str
     request_id: str
     timeout: float
 
@@ -167,12 +170,13 @@ class EmbedOptions(TokenOptions, total=False):
     pooling: "last": the hidden state of the last token; "mean": the mean of all tokens. Default
         "last".
     dimensions: only the first ones, [1, ModelInfo.embedding_dimensions]. Default: all.
-    priority, request_id, timeout: as in GenerateOptions.
+    priority, model, request_id, timeout: as in GenerateOptions.
     """
 
     pooling: str
     dimensions: int
     priority: int
+    model: str
     request_id: str
     timeout: float
 

@@ -266,6 +266,6 @@ int bit_of(OpenAiResource resource) {
 
 }  // namespace
 
-FieldTable table_of(OpenAiResource resource) { return {kFields, bit_of(resource)}; }
+FieldTable table_of(OpenAiResource resource) { return {kFields, bit_of(resource), "session"}; }
 
 }  // namespace recurve

@@ -257,9 +257,9 @@ Conversation conversation_of(ClientJson& body, size_t bytes) {
 }
 
 Refused read_openai_body(std::string text, const WorkLimits& limits, OpenAiResource resource,
-                         const ServedModel& model,
+                         const ModelQuery& query,
                          const std::function<void(ClientJson& body)>& read) {
-  return read_body(std::move(text), limits, table_of(resource), kIdFields, model, read);
+  return read_body(std::move(text), limits, table_of(resource), kIdFields, query, read);
 }
 
 }  // namespace recurve

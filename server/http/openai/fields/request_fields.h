@@ -28,7 +28,7 @@ struct OpenAiForm {
 
 // read_body() of request_body.h, for a resource of this dialect.
 Refused read_openai_body(std::string text, const WorkLimits& limits, OpenAiResource resource,
-                         const ServedModel& model,
+                         const ModelQuery& query,
                          const std::function<void(ClientJson& body)>& read);
 
 // The common fields of all resources: sampling, stops, priority and session, stream and n.

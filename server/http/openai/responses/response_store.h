@@ -48,6 +48,7 @@ struct StoredResponse {
   std::shared_ptr<const Turn> turn = {};
   // What the state has absorbed before the turns: instructions, tools, variables of the template.
   std::string definition = {};
+  std::string model = {};  // the name of the model, whose state it is
 };
 
 // The responses of all tenants, each of which sees only its responses. Bounded by age and by bytes:

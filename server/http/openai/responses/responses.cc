@@ -124,8 +124,9 @@ Refused Responses::read(std::string text, const WorkLimits& limits,
     previous = string_of(body, "previous_response_id");
     read_fields(body, bytes);
   };
-  Refused refused =
-      read_openai_body(std::move(text), limits, OpenAiResource::kResponses, *model_, read);
+  Refused refused = read_openai_body(std::move(text), limits, OpenAiResource::kResponses,
+                                     {core_, &model_, caller_.tenant}, read);
+  to.model = model_;
   if (!refused && previous) refused = read_previous(*previous);
   if (!refused) refused = choose_prompt(limits, &to);
   return refused;
@@ -178,7 +179,9 @@ Refused Responses::read_previous(const std::string& id) {
 // request's.
 Refused Responses::choose_prompt(const WorkLimits& limits, TextRequest* asked) {
   Refused refused;
-  if (previous_ != nullptr && previous_->definition == definition_) {
+  const bool same = previous_ != nullptr && previous_->definition == definition_ &&
+                    previous_->model == model_->name();
+  if (same) {
     refused = read_for_session(conversation(input_), /*begin=*/false, limits, *asked);
     continues_ = parsed_ != nullptr;
   }
@@ -289,7 +292,7 @@ void Responses::session_opened(const SessionResult& result, Go go) {
   if (row_of(result.reason).code == Code::kResourceExhausted) {
     const auto spared = continues_ ? previous_->id : std::string();
     if (const auto oldest = store_.erase_oldest(caller_.tenant, spared)) {
-      close_stored(*model_, caller_.tenant, *oldest);
+      close_stored(core_, caller_.tenant, *oldest);
       return open_session(std::move(go));
     }
     return go(Refusal{.reason = EndReason::kExhausted,
@@ -412,16 +415,19 @@ void Responses::store_answer() {
   const TenantId owner = group_of(caller_.share());
   auto turn = store_.make_turn(owner, previous_ != nullptr ? previous_->turn : nullptr,
                                std::move(messages));
-  const auto gone = store_.put(
-      caller_.tenant, owner,
-      {.id = id_, .object = object(), .turn = std::move(turn), .definition = definition_});
-  for (const auto& [tenant, id] : gone) close_stored(*model_, tenant, id);
+  const auto gone = store_.put(caller_.tenant, owner,
+                               {.id = id_,
+                                .object = object(),
+                                .turn = std::move(turn),
+                                .definition = definition_,
+                                .model = model_->name()});
+  for (const auto& [tenant, id] : gone) close_stored(core_, tenant, id);
 }
 
 void Responses::ended(bool complete) {
   if (!has_session_ || (complete && stored_)) return;
   store_.erase(caller_.tenant, id_);
-  close_stored(*model_, caller_.tenant, id_);
+  close_stored(core_, caller_.tenant, id_);
 }
 
 }  // namespace recurve

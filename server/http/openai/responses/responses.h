@@ -72,7 +72,7 @@ class Responses final : public AnswerDialect {
   void store_answer();
 
   ServerCore& core_;
-  const std::shared_ptr<ServedModel> model_ = core_.model();
+  std::shared_ptr<ServedModel> model_;  // once read
   ResponseStore& store_;
   const Identity caller_;
   const std::string session_;  // of the header, which must have none

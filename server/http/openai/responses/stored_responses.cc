@@ -14,9 +14,10 @@ namespace {
 using nlohmann::json;
 using Kind = SessionCommand::Kind;
 
-std::shared_ptr<const StoredResponse> stored(const HttpRequest& request, ServedModel& model,
+std::shared_ptr<const StoredResponse> stored(const HttpRequest& request, ServerCore& core,
                                              ResponseStore& store) {
-  return store.find(request.caller.tenant, request.names.front(), model.info.default_ttl_seconds);
+  return store.find(request.caller.tenant, request.names.front(),
+                    core.models().front()->info.default_ttl_seconds);
 }
 
 // The items of a message: its text or a tool's result, and the calls.
@@ -96,36 +97,35 @@ json page_of(std::vector<json> items, const HttpRequest& request) {
 
 }  // namespace
 
-Refused find_response(const HttpRequest& request, ServedModel& model, ResponseStore& store,
+Refused find_response(const HttpRequest& request, ServerCore& core, ResponseStore& store,
                       json* object) {
-  const auto found = stored(request, model, store);
+  const auto found = stored(request, core, store);
   if (found == nullptr) return unknown_response(request.names.front());
   *object = found->object;
   return {};
 }
 
-Refused delete_response(const HttpRequest& request, ServedModel& model, ResponseStore& store,
+Refused delete_response(const HttpRequest& request, ServerCore& core, ResponseStore& store,
                         json* object) {
   const std::string& id = request.names.front();
   if (!store.erase(request.caller.tenant, id)) return unknown_response(id);
-  close_stored(model, request.caller.tenant, id);
+  close_stored(core, request.caller.tenant, id);
   *object = {{"id", id}, {"object", "response"}, {"deleted", true}};
   return {};
 }
 
-Refused cancel_response(const HttpRequest& request, ServedModel& model, ResponseStore& store,
-                        json*) {
+Refused cancel_response(const HttpRequest& request, ServerCore& core, ResponseStore& store, json*) {
   const std::string& id = request.names.front();
-  if (stored(request, model, store) == nullptr) return unknown_response(id);
+  if (stored(request, core, store) == nullptr) return unknown_response(id);
   return invalid("",
                  "response {} has ended: only responses in the background can be cancelled, and "
                  "this server has none; one that streams ends with its connection",
                  id);
 }
 
-Refused list_input_items(const HttpRequest& request, ServedModel& model, ResponseStore& store,
+Refused list_input_items(const HttpRequest& request, ServerCore& core, ResponseStore& store,
                          json* object) {
-  const auto found = stored(request, model, store);
+  const auto found = stored(request, core, store);
   if (found == nullptr) return unknown_response(request.names.front());
   ItemList list(found->id.substr(found->id.find('_') + 1));
   const std::vector<ChatMessage>& messages = found->turn->messages();  // the last is the answer
@@ -138,11 +138,11 @@ Refused list_input_items(const HttpRequest& request, ServedModel& model, Respons
   return {};
 }
 
-void close_stored(ServedModel& model, TenantId tenant, const std::string& id) {
-  (void)model.post({.kind = Kind::kClose,
-                    .caller = {.tenant = tenant},
-                    .name = reserved_name(id),
-                    .done = [](const SessionResult&) {}});
+void close_stored(ServerCore& core, TenantId tenant, const std::string& id) {
+  (void)core.post({.kind = Kind::kClose,
+                   .caller = {.tenant = tenant},
+                   .name = reserved_name(id),
+                   .done = [](const SessionResult&) {}});
 }
 
 Refusal unknown_response(const std::string& id, const char* field) {

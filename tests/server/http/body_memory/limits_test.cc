@@ -122,7 +122,7 @@ class BodyMemory : public ::testing::Test {
     engine_.emplace(queue_);
     server_.emplace(HttpOptions{.listen = "127.0.0.1:0"},
                     std::vector{openai_api(core_), anthropic_api(core_)}, core_, connections_);
-    core_.serve(std::make_shared<LargeTokenizer>(bytes_an_id_),
+    core_.serve(*served_, std::make_shared<LargeTokenizer>(bytes_an_id_),
                 {.model_name = "fake",
                  .vocab_rows = kVocabulary,
                  .tokens = {.bos = FakeTokenizer::kBos, .eos = {FakeTokenizer::kEos}},
@@ -177,7 +177,7 @@ class BodyMemory : public ::testing::Test {
   const std::shared_ptr<ServedModel> served_ = std::make_shared<ServedModel>(kQueue);
   AdmissionQueue& queue_ = served_->queue;
   Connections connections_{{.in_all = 100, .by_network = 100}};
-  ServerCore core_{{}, served_, metrics_};
+  ServerCore core_{{}, {served_}, metrics_};
   std::optional<HoldingEngine> engine_;
   std::optional<HttpServer> server_;
 };
