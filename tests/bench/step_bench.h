@@ -21,7 +21,7 @@ namespace recurve::bench {
 // A model and the device it is on, as the command line names them.
 struct ModelOptions {
   std::string config, model;
-  bool random = false, bf16_state = false, f32_kv = false;
+  bool random = false, bf16_state = false, f32_kv = false, map_weights = false;
   std::string device = "cpu", weights = "auto", head_weights;
   int threads = 0, layers = 0;
   ActivationType activations = ActivationType::kF32;
@@ -33,6 +33,7 @@ struct ModelOptions {
   }
   std::unique_ptr<const Model> load(Backend& backend) const {
     Checkpoint checkpoint = random ? random_weights() : Checkpoint::open(model);
+    if (map_weights) checkpoint.map_weights();
     return load_model(checkpoint, backend,
                       {.weights = WeightFormats::named(weights, head_weights),
                        .state = bf16_state ? DType::kBF16 : DType::kF32,
@@ -70,6 +71,8 @@ inline void add_model_options(CLI::App& command, ModelOptions& options) {
   command.add_option("--layers", options.layers,
                      "Layers of the model with random weights; 0: as many as its config has");
   command.add_option("--device", options.device, "cpu, cuda:N or reference")->capture_default_str();
+  command.add_flag("--map-weights", options.map_weights,
+                   "Use weights of a packed --model in place, in the mapped files");
   command.add_option("--threads", options.threads,
                      "Threads of the CPU backend; 0: one for each core");
   command.add_option("--weights", options.weights, "Format of the weights: auto, bf16, int8, ...")
