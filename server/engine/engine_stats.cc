@@ -56,12 +56,14 @@ void Engine::report_states() {
   const PrefixCache::Counts prefixes = prefixes_.counts();
   stats_.prefix_states = prefixes.states;
   stats_.prefix_bytes = prefixes.bytes;
+  stats_.prefix_limit = prefixes.limit;
   stats_.prefix_states_disk = prefixes.disk_states;
   stats_.prefix_bytes_disk = prefixes.disk_bytes;
   metrics_.set_prefixes({.states = prefixes.states,
                          .bytes = prefixes.bytes,
                          .disk_states = prefixes.disk_states,
-                         .disk_bytes = prefixes.disk_bytes});
+                         .disk_bytes = prefixes.disk_bytes,
+                         .limit = prefixes.limit});
   const SessionStore::Counts counts = sessions_.counts();
   stats_.sessions = counts.total - counts.internal;
   stats_.responses = counts.internal;

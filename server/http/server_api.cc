@@ -33,6 +33,7 @@ json json_of(const ModelLoad& load) {
           {"prefixes",
            {{"states", stats.prefix_states},
             {"bytes", stats.prefix_bytes},
+            {"limit_bytes", stats.prefix_limit},
             {"disk_states", stats.prefix_states_disk},
             {"disk_bytes", stats.prefix_bytes_disk},
             {"spared_tokens", stats.prefix_tokens}}},

@@ -24,6 +24,7 @@ struct SessionTiers {
 // Cached prefix states; some are both in host memory and on disk.
 struct PrefixTiers {
   int64_t states = 0, bytes = 0, disk_states = 0, disk_bytes = 0;
+  int64_t limit = 0;  // of bytes
 };
 // Pages of states that grow.
 struct PageUse {

@@ -221,8 +221,11 @@ struct Metrics::Impl {
   Gauge& prefix_states =
       model.gauge("recurve_prefix_states", "Cached prefix states in host memory");
   Gauge& prefix_bytes =
-      model.gauge("recurve_prefix_bytes",
-                  "Bytes of the cached prefix states in host memory, limited by --prefix-memory");
+      model.gauge("recurve_prefix_bytes", "Bytes of the cached prefix states in host memory");
+  Gauge& prefix_limit =
+      model.gauge("recurve_prefix_limit_bytes",
+                  "Bytes that cached prefix states may take in host memory now: at most "
+                  "--prefix-memory, of what sessions have not reserved");
   Gauge& prefix_on_disk =
       model.gauge("recurve_prefix_states_on_disk",
                   "Cached prefix states on disk, some of which are in host memory too");
@@ -375,6 +378,7 @@ void Metrics::add_prefix(int miss, int64_t tokens, int64_t replayed, int64_t los
 void Metrics::set_prefixes(const PrefixTiers& tiers) {
   impl_->prefix_states.Set(static_cast<double>(tiers.states));
   impl_->prefix_bytes.Set(static_cast<double>(tiers.bytes));
+  impl_->prefix_limit.Set(static_cast<double>(tiers.limit));
   impl_->prefix_on_disk.Set(static_cast<double>(tiers.disk_states));
   impl_->prefix_bytes_on_disk.Set(static_cast<double>(tiers.disk_bytes));
 }

@@ -100,8 +100,8 @@ class Metrics final : public EngineMetrics {
   void observe_state_dir(int call, double seconds, bool failed) override;
 
   // recurve_prefix_prompts_total{begin}, recurve_prefix_tokens_total{of},
-  // recurve_prefix_states, recurve_prefix_bytes, recurve_prefix_states_on_disk,
-  // recurve_prefix_bytes_on_disk
+  // recurve_prefix_states, recurve_prefix_bytes, recurve_prefix_limit_bytes,
+  // recurve_prefix_states_on_disk, recurve_prefix_bytes_on_disk
   void add_prefix(int miss, int64_t tokens, int64_t replayed, int64_t lost) override;
   void set_prefixes(const PrefixTiers& tiers) override;
 

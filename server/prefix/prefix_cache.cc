@@ -55,10 +55,14 @@ PrefixCache::PrefixCache(StateCache& states, StatePool& pool, int chunk, const P
       identity_(identity_text(written_) + disk.made_by),
       stored_(chunk, identity_, archive_ == nullptr ? nullptr : &archive_->store()),
       index_(index_options(pool.layout(), chunk, limits)) {
+  const auto use_unreserved = [this] { index_.set_limit(states_.unreserved()); };
+  states_.on_reserve(use_unreserved);
+  use_unreserved();
   if (archive_ != nullptr) restore();
 }
 
 PrefixCache::~PrefixCache() {
+  states_.on_reserve(nullptr);
   while (writing_ || !fetches_.empty()) {
     archive_->wait();
     archive_->take_done();
@@ -305,7 +309,7 @@ void PrefixCache::write(const StoredPrefixes::Key& key, PrefixIndex::Offer offer
 }
 
 PrefixCache::Counts PrefixCache::counts() const {
-  return {index_.counts(), stored_.states(), stored_.bytes()};
+  return {index_.counts(), index_.limit(), stored_.states(), stored_.bytes()};
 }
 
 }  // namespace recurve

@@ -21,7 +21,7 @@
 namespace recurve {
 
 struct PrefixLimits {
-  int64_t bytes = 0;    // of host memory; 0: nothing is kept
+  int64_t bytes = 0;    // of host memory, as far as sessions do not reserve it; 0: no cache
   bool shared = false;  // one tenant's prompts may begin with the states of another's
   // Of a disk's time, what writing states may take that need not make room yet, in (0, 1].
   double disk_time = 0.1;
@@ -79,6 +79,7 @@ class PrefixCache {
   std::optional<Clock::time_point> next_write() const;
 
   struct Counts : PrefixIndex::Counts {
+    int64_t limit = 0;                        // of bytes, now
     int64_t disk_states = 0, disk_bytes = 0;  // of states, some of which are in memory too
   };
   Counts counts() const;

@@ -23,7 +23,10 @@ uint64_t mixed(uint64_t x) {  // the finaliser of SplitMix64, a bijection
 }  // namespace
 
 PrefixIndex::PrefixIndex(const Options& options)
-    : options_(options), node_bytes_(node_bytes(options.chunk)), seed_(drawn_seed()) {}
+    : options_(options),
+      node_bytes_(node_bytes(options.chunk)),
+      seed_(drawn_seed()),
+      limit_(options.bytes) {}
 
 // A node in its map and its list, its ids, and its share of the map's buckets.
 int64_t PrefixIndex::node_bytes(int chunk) {
@@ -67,7 +70,7 @@ PrefixIndex::Found PrefixIndex::look(Owner owner, std::span<const int32_t> ids, 
   if (had != kept) found.lost = (*had)->tokens - found.tokens;
   if (!keeps) return found;
   touch(path_of(owner, ids.first(end), true));
-  trim(options_.bytes / kBareShare);
+  trim(limit_ / kBareShare);
   found.points = points_of(found.tokens, found.seen, static_cast<int64_t>(end), places);
   return found;
 }
@@ -84,7 +87,7 @@ std::vector<int64_t> PrefixIndex::points_of(int64_t from, int64_t seen, int64_t 
   for (const int64_t at : places.likely) wanted.push_back(floor(at));
   for (const int64_t at : places.named) named.push_back(floor(at));
   wanted.insert(wanted.end(), named.begin(), named.end());
-  if (bytes() < options_.bytes / 2) {
+  if (bytes() < limit_ / 2) {
     const int64_t sparse = std::max<int64_t>(kSparse / options_.chunk, 1) * options_.chunk;
     for (int64_t at = (from / sparse + 1) * sparse; at < end; at += sparse) wanted.push_back(at);
   }
@@ -106,13 +109,24 @@ bool PrefixIndex::make_room(Owner owner, std::span<const int32_t> ids) {
   if (path.size() == nodes && path.back()->image != nullptr) return false;
   const int64_t wanted =
       bytes_of(static_cast<int64_t>(ids.size())) + static_cast<int64_t>(nodes) * node_bytes_;
-  if (wanted > options_.bytes) return false;
-  while (bytes() + wanted > options_.bytes) {
+  if (wanted > limit_) return false;
+  return shrink_by(wanted);
+}
+
+// What is of the least value goes, until there is room for so many bytes. False: there is none.
+bool PrefixIndex::shrink_by(int64_t wanted) noexcept {
+  while (bytes() + wanted > limit_) {
     if (evict_state()) continue;
     if (bare_.empty()) return false;
     trim(static_cast<int64_t>(bare_.size() - 1) * node_bytes_);
   }
   return true;
+}
+
+void PrefixIndex::set_limit(int64_t bytes) noexcept {
+  limit_ = std::min(bytes, options_.bytes);
+  trim(limit_ / kBareShare);
+  shrink_by(0);
 }
 
 void PrefixIndex::keep(Owner owner, std::span<const int32_t> ids, Image image,
@@ -151,7 +165,7 @@ PrefixIndex::Longest PrefixIndex::longest(Owner owner, std::span<const int32_t> 
 bool PrefixIndex::is_short() const {
   const auto states = static_cast<int64_t>(by_value_.size());
   const int64_t each = states > 0 ? states_bytes_ / states : options_.state_bytes;
-  return bytes() + options_.bytes / 8 + 2 * each >= options_.bytes;
+  return bytes() + limit_ / 8 + 2 * each >= limit_;
 }
 
 bool PrefixIndex::is_offered(const Node& node, double least_worth) const {
@@ -187,11 +201,11 @@ void PrefixIndex::offer_again(Owner owner, std::span<const int32_t> ids) {
 }
 
 // The node has a state from now on, or none any more, and those before it lead to one more or less.
-void PrefixIndex::count_state(Node& node, int by) {
+void PrefixIndex::count_state(Node& node, int by) noexcept {
   for (Node* at = &node; at != nullptr; at = at->parent) {
-    if (at->states == 0) bare_.erase(at->place);
+    if (at->states == 0) leading_.splice(leading_.end(), bare_, at->place);
     at->states += by;
-    if (at->states == 0) at->place = bare_.insert(bare_.end(), at);
+    if (at->states == 0) bare_.splice(bare_.end(), leading_, at->place);
   }
 }
 
@@ -201,7 +215,7 @@ std::span<const int32_t> PrefixIndex::chunk_of(std::span<const int32_t> ids, siz
 }
 
 size_t PrefixIndex::most_nodes() const {
-  return static_cast<size_t>(options_.bytes / kBareShare / node_bytes_);
+  return static_cast<size_t>(limit_ / kBareShare / node_bytes_);
 }
 
 // Each owner's root has another number, so that no two owners share a node.
@@ -295,7 +309,7 @@ void PrefixIndex::revalue(Node& node, double value) {
 
 // The state of the least value goes. What went before it may have made it worth more: it is looked
 // at anew first.
-bool PrefixIndex::evict_state() {
+bool PrefixIndex::evict_state() noexcept {
   while (!by_value_.empty()) {
     Node& least = *by_value_.begin()->second;
     const double value = value_of(least);
@@ -316,7 +330,7 @@ bool PrefixIndex::evict_state() {
 
 // Until bare nodes take so many bytes at most. Only a last one may go: others behind it stand
 // before it by right, and it is taken up again after them.
-void PrefixIndex::trim(int64_t most_bare) {
+void PrefixIndex::trim(int64_t most_bare) noexcept {
   while (static_cast<int64_t>(bare_.size()) * node_bytes_ > most_bare) {
     Node& oldest = *bare_.back();
     if (oldest.children > 0) {
@@ -327,7 +341,7 @@ void PrefixIndex::trim(int64_t most_bare) {
   }
 }
 
-void PrefixIndex::forget(Node& node) {
+void PrefixIndex::forget(Node& node) noexcept {
   if (node.parent != nullptr) --node.parent->children;
   bare_.erase(node.place);
   const Key key = node.key;

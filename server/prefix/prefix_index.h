@@ -99,6 +99,9 @@ class PrefixIndex {
   // will not.
   void expect(int64_t tokens) { expected_bytes_ += bytes_of(tokens); }
   void expect_no_more(int64_t tokens) { expected_bytes_ -= bytes_of(tokens); }
+  // At most so many bytes from now on, and at most those of the options: what is too much goes.
+  void set_limit(int64_t bytes) noexcept;
+  int64_t limit() const { return limit_; }
   // Of the memory, so many bytes are another's.
   void leave_room(int64_t bytes) { others_bytes_ = bytes; }
 
@@ -139,7 +142,7 @@ class PrefixIndex {
     int64_t hits = 0;
     double clock = 0;                       // when it was used last
     double value = 0;                       // its place in by_value_
-    std::list<Node*>::iterator place = {};  // in bare_, where `states` is 0
+    std::list<Node*>::iterator place = {};  // in bare_ where `states` is 0, else in leading_
   };
   using Path = std::vector<Node*>;
 
@@ -160,19 +163,22 @@ class PrefixIndex {
   Offer offer_of(Node& node);
   void use(Node& node);
   void revalue(Node& node, double value);
-  bool evict_state();
-  void count_state(Node& node, int by);
-  void trim(int64_t most_bare);
-  void forget(Node& node);
+  bool shrink_by(int64_t wanted) noexcept;
+  bool evict_state() noexcept;
+  void count_state(Node& node, int by) noexcept;
+  void trim(int64_t most_bare) noexcept;
+  void forget(Node& node) noexcept;
   int64_t bytes() const;
 
   const Options options_;
   const int64_t node_bytes_;
   const uint64_t seed_;  // of hashes: no client can choose ids whose hashes are equal
+  int64_t limit_;        // of bytes()
   uint64_t next_number_ = 1;
   std::unordered_map<Owner, uint64_t> roots_;
   std::unordered_map<Key, Node, HashOfKey> nodes_;
-  std::list<Node*> bare_;  // those with no state here or below, used longest ago last
+  std::list<Node*> bare_;     // those with no state here or below, used longest ago last
+  std::list<Node*> leading_;  // the others, so that a state goes without taking memory
   std::set<std::pair<double, Node*>> by_value_;  // those with a state
   int64_t states_bytes_ = 0, expected_bytes_ = 0, others_bytes_ = 0;
   double clock_ = 0;

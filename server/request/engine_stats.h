@@ -26,6 +26,7 @@ struct EngineStats {
   int64_t prefix_tokens = 0;      // from the prefix cache, since the start
   int64_t prefix_states = 0;      // in host memory
   int64_t prefix_bytes = 0;
+  int64_t prefix_limit = 0;        // of prefix_bytes: what sessions have not reserved
   int64_t prefix_states_disk = 0;  // on disk; some are in memory too
   int64_t prefix_bytes_disk = 0;
   int64_t prompt_tokens = 0;

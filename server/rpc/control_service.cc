@@ -120,6 +120,7 @@ void fill(const ModelLoad& load, v1::Load* to) {
   v1::Load::Prefixes& prefixes = *to->mutable_prefixes();
   prefixes.set_states(stats.prefix_states);
   prefixes.set_bytes(stats.prefix_bytes);
+  prefixes.set_limit_bytes(stats.prefix_limit);
   prefixes.set_disk_states(stats.prefix_states_disk);
   prefixes.set_disk_bytes(stats.prefix_bytes_disk);
   prefixes.set_spared_tokens(stats.prefix_tokens);

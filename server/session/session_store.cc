@@ -133,7 +133,7 @@ void SessionStore::update(Session& session, Residency residency) {
     to_disk_ += tier == Tier::kDisk;
   }
   sort(session);
-  spare_room();
+  reserve_memory();
 }
 
 // Where it belongs now in the orders. Nothing in it can fail.
@@ -437,6 +437,7 @@ std::string SessionStore::plan_growth(Session& session, const Identity& caller, 
         session.durable() ? "--state-disk" : "--session-memory");
   }
   session.planned_position = tokens;
+  cache_.reserve(host_reserved() + host);
   return {};
 }
 
@@ -448,7 +449,7 @@ void SessionStore::erase(Session& session) {
   by_use_.erase({session.leave, session.used_at, &session});
   by_expiry_.erase({session.expires, &session});
   sessions_.erase(sessions_.find({session.tenant, std::string(session.name)}));
-  spare_room();
+  reserve_memory();
 }
 
 std::optional<StateSlot> SessionStore::take_slot(Session& session) {

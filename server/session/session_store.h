@@ -360,10 +360,11 @@ class SessionStore {
   std::optional<SessionResult> no_room_to_empty(const Session& session);
   void erase(Session& session);
   std::optional<StateSlot> take_slot(Session& session);
-  // While a session is in a slot alone, what it has reserved is the memory of an image that went:
-  // another that leaves its slot takes it as it is. So does one that comes from the disk, where
-  // that memory is not reserved.
-  void spare_room() noexcept {
+  // Tells the cache what sessions reserve. While a session is in a slot alone, that is the memory
+  // of an image that went: another that leaves its slot takes it as it is. So does one that comes
+  // from the disk, where that memory is not reserved.
+  void reserve_memory() noexcept {
+    cache_.reserve(host_reserved());
     const bool comes =
         totals_.in(Tier::kDisk) > 0 && host_reserved() + state_memory_ <= limits_.host_bytes;
     cache_.keep_spare(totals_.in_slot_alone > 0 || comes);

@@ -94,6 +94,7 @@ SessionStore::Room SessionStore::make_room(int64_t bytes, For purpose) {
     spill(*session);
     return Room::kComing;
   }
+  cache_.reserve(host_reserved() + bytes);
   return Room::kThere;
 }
 

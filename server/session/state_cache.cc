@@ -21,14 +21,18 @@ struct StateCache::Held {
   int64_t size = 0;
 };
 
-StateCache::StateCache(Backend& backend, StatePool& pool, Archive* archive)
-    : pool_(pool), archive_(archive), memory_(backend, pool.layout()) {}
+StateCache::StateCache(Backend& backend, StatePool& pool, int64_t budget, Archive* archive)
+    : pool_(pool), archive_(archive), memory_(backend, pool.layout()), budget_(budget) {}
 
 StateCache::~StateCache() { pool_.wait_for_copies(); }
 
 size_t StateCache::bytes_each(const StateLayout& layout, int64_t tokens) {
   constexpr size_t kShared = 32;  // a shared pointer's own, with what the heap adds
   return ImageMemory::bytes_each(layout, tokens) + sizeof(Held) + kShared;
+}
+
+void StateCache::reserve(int64_t bytes) noexcept {
+  if (std::exchange(reserved_, bytes) != bytes && on_reserve_) on_reserve_();
 }
 
 NewImage StateCache::take(Owner owner, int64_t tokens, const StateImage& before,

@@ -1,8 +1,10 @@
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "model/state/state_pool.h"
@@ -12,14 +14,16 @@
 namespace recurve {
 
 // The images of states in host memory, of sessions, marks, prefixes and preempted requests, and the
-// ways there: from slots and from the disk. Each owner limits what it has here. Belongs to the
-// engine's thread; images may go on any. Outlives them.
+// ways there: from slots and from the disk. Sessions and prefixes share a budget: sessions reserve
+// what they may come to take of it, and prefixes have what is not reserved. Belongs to the engine's
+// thread; images may go on any. Outlives them.
 class StateCache {
  public:
   enum class Owner { kSessions, kPrefixes, kPreempted };
 
-  // archive: where stored states are read; null: nowhere. All outlive the cache.
-  StateCache(Backend& backend, StatePool& pool, Archive* archive = nullptr);
+  // budget: bytes for sessions and prefixes. archive: where stored states are read; null: nowhere.
+  // All outlive the cache.
+  StateCache(Backend& backend, StatePool& pool, int64_t budget, Archive* archive = nullptr);
   ~StateCache();
 
   // The state of a slot, which has absorbed so many tokens. Its copy is asked for when this
@@ -33,6 +37,13 @@ class StateCache {
   using OnRead = std::function<void(const Archive::Loaded& loaded, const StateImage& image)>;
   void read(Owner owner, const StoredPtr& state, const StateHeader& wanted, int64_t tokens,
             OnRead done);
+
+  // Sessions have so many bytes reserved from now on, in all.
+  void reserve(int64_t bytes) noexcept;
+  int64_t unreserved() const { return std::max<int64_t>(budget_ - reserved_, 0); }
+  // Called in reserve(), before sessions take what they have reserved: it frees what others have
+  // too much. Null: nothing is called.
+  void on_reserve(std::function<void()> done) { on_reserve_ = std::move(done); }
 
   // See PieceMemory.
   void keep_spare(bool keep) noexcept { memory_.keep_spare(keep); }
@@ -48,6 +59,9 @@ class StateCache {
   StatePool& pool_;
   Archive* const archive_;
   ImageMemory memory_;
+  const int64_t budget_;
+  int64_t reserved_ = 0;  // by sessions
+  std::function<void()> on_reserve_;
   std::atomic<int64_t> bytes_[3] = {};
   std::map<uint64_t, std::vector<OnRead>> reading_;  // by the state's id
 };

@@ -27,7 +27,7 @@ constexpr int kMaxSearched = 4096;
 // Host memory that is planned so far.
 size_t planned_on_host(const MemoryPlan& plan, int slots) {
   if (plan.on_host) return plan.total(slots);
-  return kReserveOfHost + plan.constraints + plan.preempted + plan.sessions;
+  return kReserveOfHost + plan.constraints + plan.preempted + plan.budget();
 }
 
 size_t remaining_on_host(const MemoryPlan& plan, int slots) {
@@ -42,14 +42,16 @@ size_t for_automatic_parts(const MemoryPlan& plan, size_t remaining) {
 
 double gib(size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
-// The bytes of a part that is not planned yet. Throws if they do not fit.
+// The bytes of sessions or prefixes, which are not planned yet, but for what the two share. Throws
+// if they do not fit.
 size_t fitting_on_host(const char* flag, size_t bytes, const MemoryPlan& plan, int slots) {
-  const size_t planned = planned_on_host(plan, slots), remaining = remaining_on_host(plan, slots);
-  if (bytes <= remaining) return bytes;
+  const size_t others = planned_on_host(plan, slots) - plan.budget();
+  const size_t fits = plan.budget() + remaining_on_host(plan, slots);
+  if (bytes <= fits) return bytes;
   throw std::runtime_error(fmt::format(
       "not enough memory on the host: {} {:.2f} + everything else {:.2f} = {:.2f} GiB; "
       "{:.2f} GiB are free; {} {} or less fits",
-      flag, gib(bytes), gib(planned), gib(bytes + planned), gib(plan.host_free), flag, remaining));
+      flag, gib(bytes), gib(others), gib(bytes + others), gib(plan.host_free), flag, fits));
 }
 
 // A model and an engine that allocate nothing.
@@ -112,7 +114,7 @@ int64_t MemoryPlan::session_tokens() const {
 }
 
 size_t MemoryPlan::known(int slots) const {
-  return weights + states(slots) + pages_for(slots) + reserve + sessions_on_device();
+  return weights + states(slots) + pages_for(slots) + reserve + on_device_of_host();
 }
 
 size_t MemoryPlan::total(int slots) const {
@@ -133,14 +135,13 @@ std::string MemoryPlan::arithmetic(int slots) const {
   const bool all = known(slots) <= free;
   const StepMemory of_steps = all ? steps(slots) : StepMemory();
   return fmt::format(
-      "weights {:.2f} + states ({} + 1) x {:.4f} = {:.2f}{} + reserve {:.2f}{}{}{}{}{}{} = {:.2f} "
+      "weights {:.2f} + states ({} + 1) x {:.4f} = {:.2f}{} + reserve {:.2f}{}{}{}{}{} = {:.2f} "
       "GiB{}; {:.2f} GiB are free{}",
       gib(weights), slots, gib(state), gib(states(slots)),
       page > 0 ? fmt::format(" + pages {:.2f}", gib(pages_for(slots))) : "", gib(reserve),
       on_host && preempted > 0 ? fmt::format(" + preempted {:.2f}", gib(preempted)) : "",
       on_host && constraints > 0 ? fmt::format(" + constraints {:.2f}", gib(constraints)) : "",
-      on_host && sessions > 0 ? fmt::format(" + sessions {:.2f}", gib(sessions)) : "",
-      on_host && prefixes > 0 ? fmt::format(" + prefixes {:.2f}", gib(prefixes)) : "",
+      on_host && budget() > 0 ? fmt::format(" + sessions and prefixes {:.2f}", gib(budget())) : "",
       all ? fmt::format(" + activations, logits and sampling {:.2f}", gib(of_steps.buffers)) : "",
       of_steps.scratch > 0 ? fmt::format(" + scratch of kernels {:.2f}", gib(of_steps.scratch))
                            : "",
@@ -232,8 +233,9 @@ void plan_sessions(const Options& options, int slots, MemoryPlan* plan) {
 void plan_prefixes(const Options& options, int slots, MemoryPlan* plan) {
   plan->prefixes = 0;
   const size_t remaining = for_automatic_parts(*plan, remaining_on_host(*plan, slots));
-  const size_t most = std::min(remaining / 4, kMaxPrefixStates * plan->state);
-  const size_t bytes = options.prefix_memory == kAutomatic ? most : options.prefix_memory;
+  const size_t own = std::min(remaining / 4, kMaxPrefixStates * plan->state);
+  const bool automatic = options.prefix_memory == kAutomatic;
+  const size_t bytes = automatic ? plan->sessions + own : options.prefix_memory;
   plan->prefixes = fitting_on_host("--prefix-memory", bytes, *plan, slots);
 }
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <string>
@@ -36,13 +37,13 @@ struct MemoryPlan {
   std::function<StepMemory(int slots)> steps;
   // On the host.
   size_t preempted = 0;    // states of requests that gave up their pages; set by plan_pages()
-  size_t sessions = 0;     // and marks; set by plan_sessions()
-  size_t prefixes = 0;     // cached states of prompts; set by plan_prefixes()
+  size_t sessions = 0;     // and marks, at most; set by plan_sessions()
+  size_t prefixes = 0;     // cached states of prompts, at most; set by plan_prefixes()
   size_t constraints = 0;  // cached compiled constraints, and masks
 
-  size_t sessions_on_device() const {
-    return on_host ? preempted + sessions + prefixes + constraints : 0;
-  }
+  // Of sessions and prefixes together: prefixes use what sessions have not reserved.
+  size_t budget() const { return std::max(sessions, prefixes); }
+  size_t on_device_of_host() const { return on_host ? preempted + budget() + constraints : 0; }
   size_t states(int slots) const { return (static_cast<size_t>(slots) + 1) * state; }
   size_t pages_for(int slots) const;  // bytes: of plan_pages(), or the least that slots need
   PageLimits page_limits() const;
@@ -81,8 +82,9 @@ void plan_pages(const Options& options, int slots, MemoryPlan* plan);
 // programs. Throws std::runtime_error with the arithmetic if the host does not have it.
 void plan_sessions(const Options& options, int slots, MemoryPlan* plan);
 
-// The same for cached states of prompts, after plan_sessions(): that of the options, or a quarter
-// of what remains, at most kMaxPrefixStates.
+// The same for cached states of prompts, after plan_sessions(), whose memory they use as far as
+// sessions do not: that of the options, or a quarter of what remains, at most kMaxPrefixStates,
+// more than sessions may reserve.
 inline constexpr size_t kMaxPrefixStates = 4096;
 void plan_prefixes(const Options& options, int slots, MemoryPlan* plan);
 

@@ -422,9 +422,11 @@ int parse_options(int argc, char** argv, Options* o) {
       ->group("Sessions");
 
   or_auto(app.add_option("--prefix-memory", o->prefix_memory,
-                         "Host memory for cached states of prompts, which prompts with the same "
-                         "prefix reuse, e.g. 4GB; 0: no cache. auto: an eighth of the host memory "
-                         "that is free before sessions, at most 4096 states"),
+                         "Most host memory for cached states of prompts, which prompts with the "
+                         "same prefix reuse, e.g. 4GB; 0: no cache. They use what sessions have "
+                         "not reserved of --session-memory or, if that is more, of this. auto: "
+                         "--session-memory and an eighth of the host memory that is free before "
+                         "sessions, at most 4096 states"),
           size_or_auto, "SIZE")
       ->group("Sessions");
   app.add_flag("--prefix-shared", o->prefix_shared,

@@ -61,7 +61,7 @@ std::string pages_line(const MemoryPlan& plan) {
 // A session takes more than its state: entries in maps, heap, and the tokens that it has seen.
 std::string sessions_line(const Model& model, const ServingInfo& info, const MemoryPlan& plan) {
   const int64_t each = SessionStore::bytes_each(model.state_layout(), info.vocab_rows);
-  return fmt::format("{} of {} free host memory for sessions and marks: {} of {} each",
+  return fmt::format("at most {} of {} free host memory for sessions and marks: {} of {} each",
                      human_bytes(static_cast<double>(info.max_host_bytes)),
                      human_bytes(static_cast<double>(plan.host_free)), info.max_host_bytes / each,
                      human_bytes(static_cast<double>(each)));
@@ -72,10 +72,12 @@ std::string prefixes_line(const Options& options, const Model& model, const Memo
   constexpr int64_t kTypicalTokens = 2048;
   const int64_t each =
       PrefixCache::bytes_each(model.state_layout(), model.info().chunk, kTypicalTokens);
-  return fmt::format("{} for cached states of prompts: about {}{}",
-                     human_bytes(static_cast<double>(plan.prefixes)),
-                     static_cast<int64_t>(plan.prefixes) / each,
-                     options.prefix_shared ? ", shared between tenants" : "");
+  return fmt::format(
+      "at most {} for cached states of prompts: about {}{}; of {} for both, what sessions have not "
+      "reserved",
+      human_bytes(static_cast<double>(plan.prefixes)), static_cast<int64_t>(plan.prefixes) / each,
+      options.prefix_shared ? ", shared between tenants" : "",
+      human_bytes(static_cast<double>(plan.budget())));
 }
 
 // With what an earlier server has stored there.

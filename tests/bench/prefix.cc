@@ -153,7 +153,7 @@ void time_start(const PrefixOptions& o, Report& report) {
   const auto began = Clock::now();
   StateStore store(open_folder(folder.path().string()), {});
   Archive archive(store);
-  StateCache states(*backend, pool, &archive);
+  StateCache states(*backend, pool, int64_t{1} << 30, &archive);
   const PrefixCache cache(states, pool, 64, {.bytes = int64_t{1} << 30}, {.archive = &archive});
   const double took = seconds_between(began, Clock::now());
   CHECK(cache.counts().disk_states == o.many);

@@ -29,7 +29,7 @@ struct Sessions {
   Sessions(Backend& backend, StatePool& pool, const std::filesystem::path& folder)
       : states(open_folder(folder.string()), {}),
         archive(states),
-        cache(backend, pool, &archive),
+        cache(backend, pool, kPlenty, &archive),
         store(cache, pool, {.host_bytes = kPlenty, .archive = &archive, .disk_bytes = kPlenty},
               kVocab) {
     CHECK(store.restore(Clock::now()).unknown == 0);

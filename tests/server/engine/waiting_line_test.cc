@@ -38,7 +38,7 @@ class WaitingLineTest : public ::testing::Test {
   std::unique_ptr<Backend> backend_ = make_backend("reference");
   std::unique_ptr<Stream> stream_ = backend_->make_stream();
   StatePool pool_{*backend_, {.arrays = {{.name = "x", .shape = {2}}}}, kSlots, *stream_};
-  StateCache states_{*backend_, pool_};
+  StateCache states_{*backend_, pool_, int64_t{1} << 40};
   SessionStore sessions_{states_, pool_, {.host_bytes = 0, .default_ttl_seconds = 0}, 1000};
   PrefixCache prefixes_{states_, pool_, 64, {}};
   AdmissionQueue queue_{10};

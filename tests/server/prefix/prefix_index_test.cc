@@ -214,6 +214,32 @@ TEST(PrefixIndex, LeavesRoomForOthers) {
   EXPECT_GE(index.counts().states, 2) << "and what leads to them";
 }
 
+TEST(PrefixIndex, GivesUpAtOnceWhatIsOverANewLimit) {
+  PrefixIndex index(options(8));
+  const auto fill = [&] {
+    for (int i = 0; i < 20; ++i) pass(index, Ids(9, 1000 + i));
+  };
+  fill();
+  ASSERT_GE(index.counts().states, 6);
+  for (int i = 0; i < 5; ++i) pass(index, Ids(9, 1018));  // of greater value than others
+  for (const int64_t states : {5, 2}) {
+    index.set_limit(states * kState);
+    EXPECT_LE(index.counts().bytes, states * kState);
+    EXPECT_GE(index.counts().states, states - 1);
+  }
+  EXPECT_EQ(index.look(1, Ids(9, 1018), false).tokens, 8);
+  fill();
+  EXPECT_LE(index.counts().bytes, 2 * kState);
+  index.set_limit(0);
+  EXPECT_EQ(index.counts().bytes, 0);
+  fill();
+  EXPECT_EQ(index.counts().states, 0);
+  index.set_limit(100 * kState);
+  EXPECT_EQ(index.limit(), 8 * kState) << "never more than at first";
+  fill();
+  EXPECT_GE(index.counts().states, 6);
+}
+
 // Two that were promised room are there; a text without end is not followed to its end.
 TEST(PrefixIndex, AVeryLongPromptLeavesRoomForOthers) {
   PrefixIndex index(options(10));

@@ -15,7 +15,7 @@ TEST(PrefixPages, AreSharedWithTheStateBefore) {
   const auto backend = make_backend("reference", 1);
   const auto stream = backend->make_stream();
   StatePool pool(*backend, layout, 1, *stream, {}, {.pages = 8, .most_tokens = 512});
-  StateCache states(*backend, pool);
+  StateCache states(*backend, pool, int64_t{1} << 24);
   PrefixCache cache(states, pool, 32, {.bytes = int64_t{1} << 24});
   std::vector<int32_t> ids(300);
   std::iota(ids.begin(), ids.end(), 0);

@@ -79,7 +79,7 @@ class SessionMemory : public ::testing::TestWithParam<int64_t /* floats of a sta
   std::unique_ptr<Stream> stream_ = backend_->make_stream();
   StatePool pool_{*backend_, layout(), 1, *stream_};
   Clock::time_point now_ = Clock::now();
-  StateCache states_{*backend_, pool_};
+  StateCache states_{*backend_, pool_, int64_t{1} << 40};
   SessionStore store_{states_, pool_, {.host_bytes = int64_t{1} << 40}, kVocab};
 };
 
@@ -255,7 +255,7 @@ TEST(LargeSessionMemory, WhatIsResidentIsOfTheSessionsThatAreOpen) {
   const auto backend = make_backend("reference");
   const auto stream = backend->make_stream();
   StatePool pool(*backend, layout, 1, *stream);
-  StateCache states(*backend, pool);
+  StateCache states(*backend, pool, int64_t{1} << 40);
   SessionStore store(states, pool, {.host_bytes = int64_t{1} << 40}, kVocab);
   const auto now = Clock::now();
   const auto run = [&](Kind kind, const std::string& name) {

@@ -68,7 +68,7 @@ class SessionStoreTest : public ::testing::Test {
   std::unique_ptr<Stream> stream_ = backend_->make_stream();
   StatePool pool_{*backend_, layout(), kSlots, *stream_};
   Clock::time_point now_ = Clock::now();
-  StateCache states_{*backend_, pool_};
+  StateCache states_{*backend_, pool_, int64_t{1} << 40};
   SessionStore store_ = make(100);
 };
 

@@ -151,7 +151,7 @@ TEST(MemoryPlanTest, MappedWeightsAreCountedApart) {
   plan_sessions(options, 16, &plan);
   EXPECT_EQ(plan.sessions, (68 - 20) * kGiB / 2);
   plan_prefixes(options, 16, &plan);
-  EXPECT_EQ(plan.prefixes, (44 - 20) * kGiB / 4);
+  EXPECT_EQ(plan.prefixes, plan.sessions + (44 - 20) * kGiB / 4);
   plan.mapped = 90 * kGiB;
   plan_sessions(options, 16, &plan);
   EXPECT_EQ(plan.sessions, 68 * kGiB / 4 / 2) << "a quarter of what remains without them";
@@ -191,7 +191,7 @@ TEST(MemoryPlanTest, SessionsHaveHalfOfWhatIsLeft) {
   plan_sessions(options_with(16, "cpu"), 16, &plan);
   EXPECT_EQ(plan.sessions, 34 * kGiB);
   EXPECT_EQ(plan.total(16), 66 * kGiB);
-  EXPECT_THAT(plan.arithmetic(16), HasSubstr("+ sessions 34.00"));
+  EXPECT_THAT(plan.arithmetic(16), HasSubstr("+ sessions and prefixes 34.00"));
 
   plan = plan_with(100 * kGiB);
   plan.on_host = false;
@@ -219,21 +219,26 @@ TEST(MemoryPlanTest, SessionsThatDoNotFitAreRefused) {
   }
 }
 
-TEST(MemoryPlanTest, StatesOfPromptsTakeAQuarterOfWhatIsLeftOrAreRefused) {
+// Sessions and states of prompts share the larger of the two: that alone is planned.
+TEST(MemoryPlanTest, StatesOfPromptsHaveAQuarterOfWhatIsLeftAndWhatSessionsLeave) {
   Options options = options_with(16, "cpu");
   MemoryPlan plan = plan_with(100 * kGiB);
   plan_sessions(options, 16, &plan);
-  const size_t left = 100 * kGiB - plan.total(16);
+  const size_t left = 100 * kGiB - plan.total(16), sessions = plan.sessions;
   plan_prefixes(options, 16, &plan);
-  EXPECT_EQ(plan.prefixes, std::min(left / 4, kMaxPrefixStates * plan.state));
-  EXPECT_THAT(plan.arithmetic(16), HasSubstr("+ prefixes "));
+  const size_t own = std::min(left / 4, kMaxPrefixStates * plan.state);
+  EXPECT_EQ(plan.prefixes, sessions + own);
+  EXPECT_EQ(plan.total(16), 100 * kGiB - left + own);
   options.prefix_memory = 0;
   plan_prefixes(options, 16, &plan);
   EXPECT_EQ(plan.prefixes, 0u);
-  options.prefix_memory = left;
+  options.prefix_memory = sessions;
+  plan_prefixes(options, 16, &plan);
+  EXPECT_EQ(plan.total(16), 100 * kGiB - left);
+  options.prefix_memory = sessions + left;
   plan_prefixes(options, 16, &plan);
   EXPECT_EQ(plan.total(16), 100 * kGiB);
-  options.prefix_memory = left + kGiB;
+  options.prefix_memory = sessions + left + kGiB;
   try {
     plan_prefixes(options, 16, &plan);
     ADD_FAILURE();

@@ -138,6 +138,7 @@ class Prefixes:
 
     states: int  #: in host memory
     bytes: int  #: that they take
+    limit_bytes: int  #: that they may take now: what sessions have not reserved
     spared_tokens: int  #: saved since the start; not in prompt_tokens
     disk_states: int
     disk_bytes: int
