@@ -42,6 +42,10 @@ cp "$tree"/bin/recurve-server "$tree"/bin/recurve "$context/tree/bin/"
 for program in recurve-server recurve; do
   ldd "$tree/bin/$program" | awk -v tree="$tree/" '$2 == "=>" && index($3, tree) == 1 { print $1 }'
 done | sort -u | while read -r library; do cp "$tree/lib/$library" "$context/tree/lib/"; done
+for program in recurve-server recurve; do # manual pages and completions
+  (cd "$tree" && find share -type f \( -name "$program" -o -name "_$program" -o -name "$program.*" \) \
+    -exec cp --parents -t "$context/tree" {} +)
+done
 [ ! -f "$tree/LICENSE" ] || cp "$tree/LICENSE" "$context/tree/"
 /usr/bin/python3 "$here/sbom.py" "$context/tree" --version "$version" --created "$created" \
   >"$context/tree/sbom.spdx.json"

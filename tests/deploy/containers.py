@@ -9,6 +9,9 @@ import subprocess
 
 ROOT = pathlib.Path(__file__).parents[2]
 
+PAGES = ["man/man1/recurve.1", "man/man1/recurve-server.1", "bash-completion/completions/recurve",
+         "zsh/site-functions/_recurve", "fish/vendor_completions.d/recurve.fish"]
+
 # Without these, containers ask for more than a sandbox may give.
 LIMITS = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096"]
 

@@ -13,7 +13,7 @@ import urllib.request
 
 import pytest
 from conftest import ROOT, free_port
-from containers import LIMITS, assert_listens, run
+from containers import LIMITS, PAGES, assert_listens, run
 from spdx_tools.spdx.parser.parse_anything import parse_file
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
@@ -95,6 +95,10 @@ def test_what_it_is_made_of(containers, built, tmp_path):
     there = {f"./{file.relative_to(tmp_path / 'recurve')}"
              for folder in ("bin", "lib") for file in (tmp_path / "recurve" / folder).iterdir()}
     assert names == there
+    pages = tmp_path / "recurve/share"
+    assert {str(file.relative_to(pages)) for file in pages.rglob("*.1")} == {p for p in PAGES if p.endswith(".1")}
+    for page in PAGES:
+        assert (pages / page).stat().st_size > 1000
     packages = {package.name: package.version for package in document.packages}
     installed = run("dpkg-query", "-W", "-f", "${Version}", "libssl3")
     assert packages["libssl3"] == installed

@@ -10,15 +10,13 @@ import sys
 
 import pytest
 from conftest import ROOT, free_port
-from containers import run
+from containers import PAGES, run
 
 # Inside a folder as if it were the system, with /proc, by which a program finds its own folder.
 INSIDE = ["unshare", "--mount", "sh", "-c",
           'mkdir -p "$0/proc" && mount --bind /proc "$0/proc" && exec chroot $CHROOT "$0" "$@"']
 
 MODEL = ROOT / "weights_tools/demo/xlstm-books"
-PAGES = ["man/man1/recurve.1", "man/man1/recurve-server.1", "bash-completion/completions/recurve",
-         "zsh/site-functions/_recurve", "fish/vendor_completions.d/recurve.fish"]
 
 
 def answers(server, client):
