@@ -62,6 +62,18 @@ def test_a_stream_brings_the_same_in_parts(client):
     assert "".join(chunk.text for chunk in chunks) == whole.text
 
 
+def test_the_progress_of_a_long_prompt_is_reported(client):
+    seen = []
+    answer = client.generate(
+        PROMPT * 400, max_tokens=1, prefix="off", on_progress=lambda *both: seen.append(both)
+    )
+    absorbed = [one for one, _ in seen]
+    assert absorbed == sorted(set(absorbed)) and 0 < absorbed[0] <= absorbed[-1] < answer.prompt.prompt_tokens
+    assert {all_of_it for _, all_of_it in seen} == {answer.prompt.prompt_tokens}
+    with pytest.raises(ZeroDivisionError):
+        client.generate(PROMPT * 400, max_tokens=1, prefix="off", on_progress=lambda *both: 1 / 0)
+
+
 def test_clients_of_both_kinds_and_the_command_line_get_the_same_tokens(client, address):
     answer = client.generate(PROMPT, max_tokens=40, seed=11, temperature=0.9, top_p=0.95)
     printed = subprocess.run(

@@ -28,6 +28,7 @@ from recurve._types import (
     FinishReason,
     Generation,
     Health,
+    OnProgress,
     PromptInfo,
     Score,
     TokenLogprob,
@@ -147,8 +148,9 @@ class _Gathered:
 class Answer:
     """Gathers the messages of one answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_progress: OnProgress | None = None) -> None:
         self.prompt: PromptInfo | None = None
+        self._on_progress = on_progress
         self._prompt_logprobs: list[TokenLogprob] = []
         self._choices: dict[int, _Gathered] = {}
         self._final: v1.GenerateFinal | None = None
@@ -162,6 +164,8 @@ class Answer:
             self.prompt = _plain(PromptInfo, message.prompt)
         elif event == "prompt_logprobs":
             self._prompt_logprobs.extend(_token_logprobs(message.prompt_logprobs.tokens))
+        elif event == "progress" and self._on_progress is not None and self.prompt is not None:
+            self._on_progress(message.progress.absorbed_tokens, self.prompt.prompt_tokens)
         elif event == "final":
             self._final = message.final
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Union, cast
+from typing import Any, NamedTuple, Union, cast
 
 from recurve._types import (
     ChatOptions,
@@ -12,6 +12,7 @@ from recurve._types import (
     GenerateOptions,
     Message,
     Messages,
+    OnProgress,
     Prompt,
     ScoreOptions,
 )
@@ -41,16 +42,21 @@ def durability_of(value: Any) -> sessions_v1.Durability:
     return _DURABILITIES[value]
 
 
-def generate_request(
-    prompt: Prompt, session: str, options: GenerateOptions
-) -> tuple[v1.GenerateRequest, float | None]:
-    """The request, and the call's timeout in seconds."""
+class Asked(NamedTuple):
+    """A request, and what the client itself does for it."""
+
+    request: v1.GenerateRequest
+    timeout: float | None  # of the call, in seconds
+    on_progress: OnProgress | None
+
+
+def generate_request(prompt: Prompt, session: str, options: GenerateOptions) -> Asked:
     request = v1.GenerateRequest(session=session)
     if isinstance(prompt, str):
         request.text = prompt
     else:
         request.ids.ids.extend(listed("a prompt must be a str or token ids", prompt))
-    return request, _set_options(request, dict(options))
+    return _asked(request, dict(options))
 
 
 def listed(wanted: str, value: Any) -> Any:
@@ -60,15 +66,13 @@ def listed(wanted: str, value: Any) -> Any:
     raise TypeError(f"{wanted}, got {type(value).__name__}")
 
 
-def chat_request(
-    messages: Messages, session: str, options: ChatOptions
-) -> tuple[v1.GenerateRequest, float | None]:
+def chat_request(messages: Messages, session: str, options: ChatOptions) -> Asked:
     request = v1.GenerateRequest(session=session)
     rest = dict(options)
     fill_messages(request.messages, messages, {key: rest.pop(key) for key in _CHAT & rest.keys()})
     names = ("tool_choice", "parallel_tool_calls", "allowed_tools")
     _set_tool_use(request, *(rest.pop(name, None) for name in names))
-    return request, _set_options(request, rest)
+    return _asked(request, rest)
 
 
 def _set_tool_use(request: v1.GenerateRequest, choice: Any, parallel: Any, allowed: Any) -> None:
@@ -120,8 +124,14 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def _set_options(request: v1.GenerateRequest, options: dict[str, Any]) -> float | None:
-    timeout = options.pop("timeout", None)
+def _asked(request: v1.GenerateRequest, options: dict[str, Any]) -> Asked:
+    timeout, on_progress = options.pop("timeout", None), options.pop("on_progress", None)
+    _set_options(request, options)
+    request.report_progress = on_progress is not None
+    return Asked(request, cast("float | None", timeout), on_progress)
+
+
+def _set_options(request: v1.GenerateRequest, options: dict[str, Any]) -> None:
     stop = options.pop("stop", None)
     if stop is not None:
         request.stop.stop_strings.extend([stop] if isinstance(stop, str) else stop)
@@ -134,7 +144,6 @@ def _set_options(request: v1.GenerateRequest, options: dict[str, Any]) -> float 
             _set_constraint(request, name, value)
         else:
             _set(_part_of(request, name), name, value)
-    return cast("float | None", timeout)
 
 
 def _set_constraint(request: v1.GenerateRequest, form: str, value: Any) -> None:

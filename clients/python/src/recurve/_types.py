@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, Union, cast
 
@@ -21,6 +21,9 @@ Message = Mapping[str, Any]
 
 Messages = Union[str, Sequence[Message]]
 """A conversation, or its new part; a string is a user's message."""
+
+OnProgress = Callable[[int, int], object]
+"""Called with the absorbed tokens of a prompt, and with all of them."""
 
 
 class TokenOptions(TypedDict, total=False):
@@ -88,6 +91,8 @@ class GenerateOptions(TokenOptions, total=False):
     request_id: for the server's log and `abort`, 1 to 128 of [A-Za-z0-9._-], unique among the
         running requests. Default: the server chooses one.
     timeout: seconds for the whole call, attempts and waits between them included. Default: none.
+    on_progress: called with the absorbed and with all tokens of a prompt, after each step while it
+        takes several. Default: none.
     """
 
     max_tokens: int
@@ -123,6 +128,7 @@ class GenerateOptions(TokenOptions, total=False):
     durability: str
     request_id: str
     timeout: float
+    on_progress: OnProgress
 
 
 class ChatOptions(GenerateOptions, total=False):

@@ -22,7 +22,7 @@ from recurve._channel import Tls, with_key
 from recurve._errors import MAY_COME, UnavailableError, UnreachableError
 from recurve._info import Load, ModelInfo, ServerInfo, SessionInfo
 from recurve._opening import Opening
-from recurve._requests import embed_request, tokenize_request
+from recurve._requests import Asked, embed_request, tokenize_request
 from recurve._retry import Attempts, Retry
 from recurve._scoring_async import Scorer, Text
 from recurve._types import (
@@ -282,11 +282,11 @@ class AsyncClient(Generates):
                     raise error from None
         raise found
 
-    def _begin(self, request: tuple[v1.GenerateRequest, float | None]) -> AsyncStream:
-        message, timeout = request
-        attempts = Attempts(self._connection.retry, timeout, rpcs.GENERATE.repeatable)
-        begin = self._connection.unary_stream(rpcs.GENERATE, message)
-        return AsyncStream(RepeatedCall(self._connection, begin, attempts, begins), lambda: None)
+    def _begin(self, asked: Asked) -> AsyncStream:
+        attempts = Attempts(self._connection.retry, asked.timeout, rpcs.GENERATE.repeatable)
+        begin = self._connection.unary_stream(rpcs.GENERATE, asked.request)
+        call = RepeatedCall(self._connection, begin, attempts, begins)
+        return AsyncStream(call, lambda: None, asked.on_progress)
 
     @property
     def _session_name(self) -> str:

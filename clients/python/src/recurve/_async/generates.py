@@ -7,9 +7,8 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from recurve._async.stream import AsyncStream
-from recurve._requests import chat_request, generate_request
+from recurve._requests import Asked, chat_request, generate_request
 from recurve._types import ChatOptions, GenerateOptions, Generation, Messages, Prompt
-from recurve.v1 import inference_pb2 as v1
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -17,8 +16,8 @@ if TYPE_CHECKING:
 
 class Generates(ABC):
     @abstractmethod
-    def _begin(self, request: tuple[v1.GenerateRequest, float | None]) -> AsyncStream:
-        """Sends the request, with its timeout in seconds."""
+    def _begin(self, asked: Asked) -> AsyncStream:
+        """Sends the request."""
 
     @property
     @abstractmethod

@@ -14,11 +14,10 @@ from recurve._calls_async import RepeatedCall
 from recurve._errors import AlreadyExistsError, NotFoundError
 from recurve._info import SessionInfo
 from recurve._opening import Opening
-from recurve._requests import durability_of
+from recurve._requests import Asked, durability_of
 from recurve._retry import Attempts
 from recurve._rpcs import Q, R, Rpc
 from recurve._session_state import SessionState
-from recurve.v1 import inference_pb2 as v1
 from recurve.v1 import sessions_pb2 as sessions
 
 # Of a state, in one message.
@@ -153,15 +152,14 @@ class AsyncSession(Generates):
             busy_until=self._state.busy_until,
         )
 
-    def _begin(self, request: tuple[v1.GenerateRequest, float | None]) -> AsyncStream:
-        message, timeout = request
+    def _begin(self, asked: Asked) -> AsyncStream:
         # What was lost with a connection may have been absorbed.
         attempts = Attempts(
-            self._connection.retry, timeout, repeatable=False, busy_until=self._state.busy_until
+            self._connection.retry, asked.timeout, repeatable=False, busy_until=self._state.busy_until
         )
-        begin = self._connection.unary_stream(rpcs.GENERATE, message, session=self.name)
+        begin = self._connection.unary_stream(rpcs.GENERATE, asked.request, session=self.name)
         call = RepeatedCall(self._connection, begin, attempts)
-        stream = AsyncStream(call, self._state.answer_cut_short)
+        stream = AsyncStream(call, self._state.answer_cut_short, asked.on_progress)
         self._state.streams.add(stream)
         return stream
 

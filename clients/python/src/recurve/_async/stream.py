@@ -8,7 +8,7 @@ from types import TracebackType
 from recurve._answers import Answer
 from recurve._calls_async import RepeatedCall
 from recurve._errors import SERVER_UNTOLD, CancelledError, RecurveError
-from recurve._types import Chunk, Generation, PromptInfo
+from recurve._types import Chunk, Generation, OnProgress, PromptInfo
 from recurve.v1 import inference_pb2 as v1
 
 
@@ -23,11 +23,14 @@ class AsyncStream(AsyncIterator[Chunk]):
     """
 
     def __init__(
-        self, call: RepeatedCall[v1.GenerateResponse], cut_short: Callable[[], None]
+        self,
+        call: RepeatedCall[v1.GenerateResponse],
+        cut_short: Callable[[], None],
+        on_progress: OnProgress | None,
     ) -> None:
         self._call = call
         self._cut_short = cut_short  # called once if the server may not know yet that this ended
-        self._answer = Answer()
+        self._answer = Answer(on_progress)
         self._ended = False
 
     def __repr__(self) -> str:
