@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tests the server in RECURVE_BIN with clients of an HTTP API, "openai" or "anthropic", in separate environments:
-# "current", with all of them, and "previous", with the API's own client a major before.
+# "current", with all of them, and "previous", with the API's own client a major before. "agents current" runs
+# Codex and Claude Code, which take 800 MB; tests/run.sh skips them.
 #   RECURVE_BIN=build/release/bin tests/clients_of_others/run.sh API ENVIRONMENT [PYTEST_OPTIONS]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

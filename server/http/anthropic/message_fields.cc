@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -34,7 +35,7 @@ constexpr RequestField kMessagesFields[] = {
     {"compaction", 0, kRefused},
     {"thread", 0, kRefused},
     {"mcp_servers", 0, kRefused, {"[]"}},
-    {"context_management", 0, kRefused, {"{}", "{\"edits\":[]}"}},
+    {"context_management", kMT, kRefused, {"{}"}},
     {"fallbacks", 0, kRefused, {"[]"}},
     {"output_format", 0, kRefused},
     {"billing_policy", 0, kHarmless, {}, "no request is billed"},
@@ -87,6 +88,9 @@ void set_content(Texts texts, ClientJson* fields, ChatMessage* to) {
 class Turns {
  public:
   explicit Turns(std::vector<ChatMessage>* to) : to_(to) {}
+
+  // The tools that results of a search refer to.
+  const std::set<std::string>& found_tools() const { return found_tools_; }
 
   void add(ClientJson& message) {
     if (!message.is_object()) throw BadField("messages", "each of messages must be an object");
@@ -177,9 +181,20 @@ class Turns {
     ClientJson fields = {{"tool_call_id", string_of(block, "tool_use_id").value_or("")}};
     if (bool_of(block, "is_error").value_or(false)) fields["is_error"] = true;
     ClientJson* content = find(block, "content");
+    if (content != nullptr && content->is_array()) {
+      for (ClientJson& part : *content) read_reference(&part);
+    }
     set_content(content == nullptr ? Texts() : take_texts(*content, "messages"), &fields, &result);
     result.fields_json = dump(fields);
     turn_.has_results = true;
+  }
+
+  // A tool that a search has found: its name stands in the result.
+  void read_reference(ClientJson* part) {
+    if (type_of(*part) != "tool_reference") return;
+    std::string name = string_of(*part, "tool_name").value_or("");
+    *part = {{"type", "text"}, {"text", name}};
+    found_tools_.insert(std::move(name));
   }
 
   void split() {
@@ -190,10 +205,12 @@ class Turns {
 
   std::vector<ChatMessage>* to_;
   Turn turn_;
+  std::set<std::string> found_tools_;
 };
 
-// In the form of chat completions; empty: none.
-std::string tools_of(const ClientJson& body) {
+// In the form of chat completions; empty: none. `found`: the tools with defer_loading that are in
+// the prompt.
+std::string tools_of(const ClientJson& body, const std::set<std::string>& found) {
   const ClientJson* tools = find(body, "tools");
   if (tools == nullptr || tools->empty()) return {};
   check_tools(*tools);
@@ -208,7 +225,9 @@ std::string tools_of(const ClientJson& body) {
                                  "\"{}\": this server has no built-in tools",
                                  cut(type)));
     }
-    ClientJson function = {{"name", string_of(tool, "name").value_or("")}};
+    const std::string name = string_of(tool, "name").value_or("");
+    if (bool_of(tool, "defer_loading").value_or(false) && !found.contains(name)) continue;
+    ClientJson function = {{"name", name}};
     if (const auto text = string_of(tool, "description")) function["description"] = *text;
     const ClientJson* schema = find(tool, "input_schema");
     if (schema == nullptr) throw BadField("tools", "each of tools must have an input_schema");
@@ -216,7 +235,25 @@ std::string tools_of(const ClientJson& body) {
     if (const auto strict = bool_of(tool, "strict")) function["strict"] = *strict;
     functions.push_back({{"type", "function"}, {"function", std::move(function)}});
   }
+  if (functions.empty()) throw BadField("tools", "one of tools must be without defer_loading");
   return dump(functions);
+}
+
+// Edits that leave the conversation as it is.
+void check_context_management(const ClientJson& body) {
+  const ClientJson* management = find(body, "context_management");
+  if (management == nullptr || (management->is_object() && management->empty())) return;
+  const ClientJson* edits = management->is_object() ? find(*management, "edits") : nullptr;
+  if (edits == nullptr || !edits->is_array() || management->size() > 1) {
+    throw BadField("context_management", "context_management must be an object with edits");
+  }
+  for (const ClientJson& edit : *edits) {
+    const ClientJson* kept = edit.is_object() ? find(edit, "keep") : nullptr;
+    if (type_of(edit) == "clear_thinking_20251015" && kept != nullptr && *kept == "all") continue;
+    throw BadField("context_management",
+                   "of context_management's edits only clear_thinking_20251015 with \"keep\": "
+                   "\"all\" is supported here");
+  }
 }
 
 // The constraint in output_config.
@@ -257,6 +294,7 @@ Conversation take_conversation(ClientJson& body, size_t bytes) {
   if (messages == nullptr || !messages->is_array() || messages->empty()) {
     throw BadField("messages", "messages must be a list of at least one message");
   }
+  check_context_management(body);
   Conversation to;
   if (ClientJson* system = find(body, "system")) {
     ClientJson fields = ClientJson::object();
@@ -269,7 +307,7 @@ Conversation take_conversation(ClientJson& body, size_t bytes) {
   turns.finish();
   check_messages(to.messages.size(), "messages", bytes);  // a result of a tool is one too
   *messages = nullptr;
-  to.tools_json = tools_of(body);
+  to.tools_json = tools_of(body, turns.found_tools());
   to.continue_final_message = to.messages.back().role == "assistant";
   to.add_generation_prompt = !to.continue_final_message;
   return to;

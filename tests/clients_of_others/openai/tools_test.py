@@ -5,20 +5,10 @@ import json
 import openai
 import pydantic
 import pytest
-from http_server import HttpServer
+from http_server import HERMES, TURNS, HttpServer
 
-TURNS = """
-{%- for t in tools or [] %}{{ t | tojson }}
-{% endfor %}
-{%- for m in messages %}{{ m.role }}: {{ m.content or "" }}
-{%- for c in m.tool_calls or [] %}CALL{% endfor %}
-{% endfor %}assistant:
-"""
 FORMS = {
-    "hermes": TURNS.replace(
-        "CALL",
-        '<tool_call>\n{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}\n</tool_call>',
-    ),
+    "hermes": HERMES,
     "qwen3.5": TURNS.replace(
         "CALL",
         "<tool_call>\n<function={{ c.function.name }}>\n"

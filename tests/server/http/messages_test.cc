@@ -289,6 +289,47 @@ TEST_F(MessagesTest, ASchemaConstrainsTheAnswer) {
   EXPECT_THAT(refusal(body), HasSubstr("any_whitespace must be left out without a constraint"));
 }
 
+// As Claude Code sends it.
+TEST_F(MessagesTest, EditsOfTheContextAreRefusedUnlessTheyChangeNothing) {
+  start();
+  json body = body_of(said("hi"));
+  const json all = {{"type", "clear_thinking_20251015"}, {"keep", "all"}};
+  for (const json& same :
+       {json::object(), json{{"edits", json::array()}}, json{{"edits", {all}}}}) {
+    body["context_management"] = same;
+    ask(body);
+  }
+  const json some = {{"type", "clear_thinking_20251015"},
+                     {"keep", {{"type", "thinking_turns"}, {"value", 1}}}};
+  const json calls = {{"type", "clear_tool_uses_20250919"}};
+  for (const json& other : {json{{"edits", {some}}}, json{{"edits", {all, calls}}},
+                            json{{"edits", {all}}, {"more", 1}}, json{{"edits", 1}}, json(1)}) {
+    body["context_management"] = other;
+    EXPECT_THAT(refusal(body), HasSubstr("context_management")) << other;
+  }
+}
+
+TEST_F(MessagesTest, ADeferredToolIsInThePromptOnceAResultRefersToIt) {
+  if (!has_constraint_library()) GTEST_SKIP() << "built without structured output";
+  start();
+  json body = body_of(json::parse(R"([
+      {"role": "user", "content": "hi"},
+      {"role": "assistant", "content": [{"type": "tool_use", "id": "i", "name": "weather", "input": {}}]},
+      {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "i", "content": "no"}]}])"));
+  body["tools"] = tools();
+  body["tools"].push_back(
+      {{"name", "later"}, {"input_schema", {{"type", "object"}}}, {"defer_loading", true}});
+  ask(body);
+  EXPECT_EQ(prompt_text().find("later"), std::string::npos);
+  body["messages"][2]["content"][0]["content"] = {
+      {{"type", "tool_reference"}, {"tool_name", "later"}}};
+  ask(body);
+  EXPECT_THAT(prompt_text(), AllOf(HasSubstr(R"("name": "later")"), HasSubstr("[tool:later")));
+  body["tools"] = {
+      {{"name", "now"}, {"input_schema", {{"type", "object"}}}, {"defer_loading", true}}};
+  EXPECT_THAT(refusal(body), HasSubstr("one of tools must be without defer_loading"));
+}
+
 TEST_F(MessagesTest, WhatIsNoTextIsRefusedByItsType) {
   start();
   EXPECT_THAT(refusal(body_of(json::parse(
