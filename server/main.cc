@@ -28,6 +28,7 @@
 #include "server/observe/log.h"
 #include "server/rpc/server.h"
 #include "server/serving/server_core.h"
+#include "server/serving/shared_sessions.h"
 #include "server/startup/engine_options.h"
 #include "server/startup/heap_trimmer.h"
 #include "server/startup/loaded_model.h"
@@ -35,6 +36,7 @@
 #include "server/startup/security.h"
 #include "server/startup/startup_table.h"
 #include "server/startup/stop_signal.h"
+#include "server/startup/store_access.h"
 #include "server/startup/version.h"
 
 namespace recurve {
@@ -121,14 +123,16 @@ HttpOptions metrics_options(const Options& o, std::shared_ptr<TlsHandshaker> tls
           .counted = false};
 }
 
-// An instance is named by its host, which is the name of a pod, and its process.
-TracerOptions tracer_options(const Options& o) {
+// By its host, which is the name of a pod, and its process.
+std::string instance_name() {
   char host[256] = "";
   gethostname(host, sizeof host - 1);
+  return fmt::format("{}-{}", host, getpid());
+}
+
+TracerOptions tracer_options(const Options& o) {
   return {.target = parse_otlp_url(o.traces),
-          .source = {.service = "recurve",
-                     .instance = fmt::format("{}-{}", host, getpid()),
-                     .version = kVersion},
+          .source = {.service = "recurve", .instance = instance_name(), .version = kVersion},
           .ratio = o.trace_ratio};
 }
 
@@ -322,6 +326,8 @@ int serve_model(const Options& o, StopSignal& stop, Failure& failure, ServerCore
   ServedModel& served = *core.models().front();
   std::optional<StateFolder> folder;
   if (!o.state_dir.empty()) folder.emplace(o, core);
+  std::optional<StoreAccess> store;
+  if (!o.state_store.empty()) store.emplace(o);
 
   const auto backend = make_backend(o.device, o.threads, o.activations);
   const LoadedModel loaded = load_served_model(o, *backend, stop);
@@ -347,6 +353,11 @@ int serve_model(const Options& o, StopSignal& stop, Failure& failure, ServerCore
 
   const std::vector<Listening> listening = frontends.listening(o);
   log_text(startup_table(o, loaded, *backend, served.stats.read(), listening));
+  std::optional<SharedSessions> shared;
+  if (store) {
+    shared.emplace(store->store(), store->seal(), store->is_checked(), instance_name(), core);
+    core.share_sessions(&*shared);
+  }
   core.serve(served, text.tokenizer, info, text.chat);
   for (const auto& [frontend, address, port] : listening) {
     const std::string event = frontend == "grpc" ? "serving" : "serving_" + frontend;
@@ -360,8 +371,11 @@ int serve_model(const Options& o, StopSignal& stop, Failure& failure, ServerCore
   end_after(kShutdownTimeout, 1,  // with what is stored on the disk, as after a crash
             "recurve-server: gRPC has not stopped after 15 s, and the server ends without it; if "
             "memory or threads ran out at the start, raise their limits\n");
+  if (store) store->store().stop();  // a call that fails is not repeated any more
   frontends.shutdown();
   alarm(0);
+  core.wait_for_cancelled_calls();  // a turn that is given up leaves its session
+  shared.reset();
   served.stop_engine();
   log_event(LogLevel::kInfo, "stopped", {{"all_requests_ended", all_ended}});
   return failure.happened() ? 1 : 0;

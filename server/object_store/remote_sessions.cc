@@ -6,10 +6,13 @@
 #include <stdexcept>
 #include <utility>
 
+#include "server/identity/base64.h"
+
 namespace recurve {
 namespace {
 
 using Sent = ObjectResult::Outcome;
+using Outcome = RemoteSessions::Outcome;
 
 // The keys of blobs that `of` names and `other` does not.
 std::vector<std::string> keys_only_in(const SessionHead& of, const SessionHead& other) {
@@ -18,6 +21,26 @@ std::vector<std::string> keys_only_in(const SessionHead& of, const SessionHead& 
     if (std::ranges::find(other.blobs, blob) == other.blobs.end()) keys.push_back(blob.key);
   }
   return keys;
+}
+
+Outcome outcome_of(SealError::Why why) {
+  switch (why) {
+    case SealError::Why::kKey:
+      return Outcome::kSealed;
+    case SealError::Why::kDamage:
+      return Outcome::kDamaged;
+    case SealError::Why::kStore:
+      break;
+  }
+  return Outcome::kFailed;
+}
+
+// What is sealed belongs to one session, and to one blob or answer of it.
+std::string blob_context(const SessionHead& head, std::string_view key) {
+  return fmt::format("{}/{}/{}", head.tenant, head.session, key);
+}
+std::string answer_context(const SessionHead& head) {
+  return fmt::format("{}/{}/answer {}", head.tenant, head.session, head.commit);
 }
 
 void append(std::vector<std::string>* to, std::vector<std::string> keys) {
@@ -44,7 +67,7 @@ RemoteSessions::Found RemoteSessions::read(const std::string& tenant, const std:
 }
 
 RemoteSessions::Result RemoteSessions::create(const std::string& tenant, const std::string& session,
-                                              std::string record, OwnedSession* owned) {
+                                              const Commit& first, OwnedSession* owned) {
   Found found = read(tenant, session);
   if (found.result.done()) {
     return {Outcome::kExists,
@@ -57,38 +80,55 @@ RemoteSessions::Result RemoteSessions::create(const std::string& tenant, const s
                    .session = session,
                    .owner = owner_,
                    .epoch = owned->head.epoch + 1,
-                   .commit = owned->head.commit + 1,
-                   .nonce = new_nonce(),
-                   .record = std::move(record)};
-  Result result = publish(owned, std::move(next));
+                   .commit = owned->head.commit};
+  Result result = publish_commit(owned, std::move(next), first);
   if (result.outcome == Outcome::kLost) result.outcome = Outcome::kExists;
   return result;
 }
 
-RemoteSessions::Result RemoteSessions::take_over(const std::string& tenant,
-                                                 const std::string& session, OwnedSession* owned) {
-  Found found = read(tenant, session);
-  if (!found.result.done()) return std::move(found.result);
-  *owned = {.head = std::move(found.head), .etag = std::move(found.etag)};
-  SessionHead next = owned->head;
+RemoteSessions::Result RemoteSessions::find(const std::string& tenant, const std::string& session,
+                                            OwnedSession* found) {
+  Found now = read(tenant, session);
+  if (now.result.done()) *found = {.head = std::move(now.head), .etag = std::move(now.etag)};
+  return std::move(now.result);
+}
+
+RemoteSessions::Result RemoteSessions::take(OwnedSession* found) {
+  SessionHead next = found->head;
   next.owner = owner_;
   next.nonce = new_nonce();
   ++next.epoch;
-  return publish(owned, std::move(next));
+  return publish(found, std::move(next));
+}
+
+RemoteSessions::Result RemoteSessions::take_over(const std::string& tenant,
+                                                 const std::string& session, OwnedSession* owned) {
+  Result found = find(tenant, session, owned);
+  return found.done() ? take(owned) : found;
 }
 
 RemoteSessions::Result RemoteSessions::commit(OwnedSession* owned, const Commit& commit) {
   if (owned->sent) return unknown(*owned, "settle it first");
-  SessionHead next = owned->head;
+  return publish_commit(owned, owned->head, commit);
+}
+
+RemoteSessions::Result RemoteSessions::publish_commit(OwnedSession* owned, SessionHead next,
+                                                      const Commit& commit) {
   next.nonce = new_nonce();
   ++next.commit;
   next.record = commit.record;
   next.request = commit.request;
   next.digest = commit.digest;
-  next.answer = commit.answer;
   next.blobs = commit.retained;
   std::vector<std::string> written;
-  Result result = write_blobs(commit, &next, &written);
+  Result result;
+  try {
+    if (seal_ != nullptr) seal_->prepare(next.tenant);
+    next.answer = seal_answer(next, commit.answer);
+    result = write_blobs(commit, &next, &written);
+  } catch (const SealError& error) {
+    result = {outcome_of(error.why()), error.what()};
+  }
   if (!result.done()) {
     append(&owned->unused, std::move(written));
     return result;
@@ -96,13 +136,30 @@ RemoteSessions::Result RemoteSessions::commit(OwnedSession* owned, const Commit&
   return publish(owned, std::move(next));
 }
 
+std::string RemoteSessions::seal_answer(const SessionHead& head, const std::string& answer) {
+  if (seal_ == nullptr || answer.empty()) return answer;
+  const std::string_view parts[] = {answer};
+  std::string text;
+  append_base64(seal_->seal(head.tenant, answer_context(head), parts), &text);
+  return text;
+}
+
 RemoteSessions::Result RemoteSessions::write_blobs(const Commit& commit, SessionHead* head,
                                                    std::vector<std::string>* written) {
   for (const auto& parts : commit.added) {
-    RemoteBlob blob{.key = new_blob_key(head->tenant), .checksum = blob_checksum(parts)};
-    for (const std::string_view part : parts) blob.bytes += part.size();
+    const std::string key = new_blob_key(head->tenant);
+    std::string sealed;
+    std::string_view whole[1];
+    std::span<const std::string_view> bytes = parts;
+    if (seal_ != nullptr) {
+      sealed = seal_->seal(head->tenant, blob_context(*head, key), parts);
+      whole[0] = sealed;
+      bytes = whole;
+    }
+    RemoteBlob blob{.key = key, .checksum = blob_checksum(bytes)};
+    for (const std::string_view part : bytes) blob.bytes += part.size();
     written->push_back(blob.key);
-    ObjectResult put = store_.put(blob.key, parts);
+    ObjectResult put = store_.put(blob.key, bytes);
     if (!put.done()) return {Outcome::kFailed, std::move(put.error)};
     head->blobs.push_back(std::move(blob));
   }
@@ -152,7 +209,13 @@ RemoteSessions::Result RemoteSessions::settle(OwnedSession* owned) {
 
 RemoteSessions::Result RemoteSessions::close(OwnedSession* owned) { return commit(owned, {}); }
 
-RemoteSessions::Result RemoteSessions::read_blob(const RemoteBlob& blob, std::string* bytes) {
+RemoteSessions::Result RemoteSessions::read_blob(const SessionHead& head, const RemoteBlob& blob,
+                                                 uint64_t most_bytes, std::string* bytes) {
+  const uint64_t most = seal_ == nullptr ? most_bytes : StoreSeal::sealed_bytes(most_bytes);
+  if (blob.bytes > most) {
+    return {Outcome::kDamaged, fmt::format("{} has {} bytes, and a state of this server at most {}",
+                                           blob.key, blob.bytes, most)};
+  }
   ObjectResult got = store_.get(blob.key, blob.bytes);
   if (got.outcome == Sent::kMissing) {
     return {Outcome::kDamaged, fmt::format("{} is missing in the store", blob.key)};
@@ -164,8 +227,37 @@ RemoteSessions::Result RemoteSessions::read_blob(const RemoteBlob& blob, std::st
             fmt::format("{} has {} bytes that are not the {} of its session's head", blob.key,
                         got.body.size(), blob.bytes)};
   }
-  *bytes = std::move(got.body);
-  return {};
+  return open(head, blob_context(head, blob.key), std::move(got.body), bytes);
+}
+
+RemoteSessions::Result RemoteSessions::open_answer(const SessionHead& head, std::string* answer) {
+  auto decoded = decoded_base64(head.answer);  // JSON is not base64
+  if (head.answer.empty() || (seal_ == nullptr && !decoded)) {
+    *answer = head.answer;
+    return {};
+  }
+  return open(head, answer_context(head), decoded ? *std::move(decoded) : head.answer, answer);
+}
+
+RemoteSessions::Result RemoteSessions::open(const SessionHead& head, const std::string& context,
+                                            std::string found, std::string* text) {
+  if (seal_ == nullptr) {
+    if (StoreSeal::is_sealed(found)) {
+      return {Outcome::kSealed,
+              fmt::format("the state of session \"{}\" is sealed: start the server with the "
+                          "--state-keys of the others",
+                          head.session)};
+    }
+    *text = std::move(found);
+    return {};
+  }
+  try {
+    *text = seal_->open(head.tenant, context, found);
+    return {};
+  } catch (const SealError& error) {
+    return {outcome_of(error.why()),
+            fmt::format("the state of session \"{}\": {}", head.session, error.what())};
+  }
 }
 
 void RemoteSessions::remove_unused(OwnedSession* owned) {

@@ -9,6 +9,7 @@
 
 #include "server/object_store/object_store.h"
 #include "server/object_store/session_head.h"
+#include "server/object_store/store_seal.h"
 
 namespace recurve {
 
@@ -29,12 +30,14 @@ class RemoteSessions {
  public:
   enum class Outcome {
     kDone,
-    kNoSession,  // there is none of that name
-    kExists,     // there is one
-    kLost,       // another server owns the session
-    kDamaged,    // what is in the store cannot be used
-    kFailed,     // nothing was changed
-    kUnknown,    // of commit() and settle(): the change may be done. Only settle() is allowed
+    kNoSession,   // there is none of that name
+    kExists,      // there is one
+    kLost,        // another server owns the session
+    kDamaged,     // what is in the store cannot be used
+    kOtherModel,  // it is of another model; the caller knows
+    kSealed,      // it is sealed with a key that is missing, or is not sealed but should be
+    kFailed,      // nothing was changed
+    kUnknown,     // of commit() and settle(): the change may be done. Only settle() is allowed
   };
   struct Result {
     Outcome outcome = Outcome::kDone;
@@ -42,14 +45,10 @@ class RemoteSessions {
     bool done() const { return outcome == Outcome::kDone; }
   };
 
-  // owner: of this process alone, UTF-8.
-  RemoteSessions(ObjectStore& store, std::string owner) : store_(store), owner_(std::move(owner)) {}
-
-  // A new session, which has absorbed nothing.
-  Result create(const std::string& tenant, const std::string& session, std::string record,
-                OwnedSession* owned);
-  // Takes the session from its owner, which cannot commit any more.
-  Result take_over(const std::string& tenant, const std::string& session, OwnedSession* owned);
+  // owner: of this process alone, UTF-8. seal: of blobs and answers; null: they are not sealed.
+  // Both outlive the sessions.
+  RemoteSessions(ObjectStore& store, std::string owner, StoreSeal* seal = nullptr)
+      : store_(store), owner_(std::move(owner)), seal_(seal) {}
 
   struct Commit {
     std::string record = {};
@@ -58,6 +57,18 @@ class RemoteSessions {
     std::vector<RemoteBlob> retained = {};
     std::vector<std::span<const std::string_view>> added = {};
   };
+  // A new session.
+  Result create(const std::string& tenant, const std::string& session, const Commit& first,
+                OwnedSession* owned);
+  // Reads the session's head. The session is not owned yet: only take(), read_blob() and
+  // open_answer() are allowed.
+  Result find(const std::string& tenant, const std::string& session, OwnedSession* found);
+  // Takes the session that find() has read from its owner, which cannot commit any more. kLost: the
+  // session has changed since.
+  Result take(OwnedSession* found);
+  // Both.
+  Result take_over(const std::string& tenant, const std::string& session, OwnedSession* owned);
+
   // Writes the new blobs, and then the head, which names them: after kDone any server finds this
   // commit. On kLost and kFailed it will never be found.
   Result commit(OwnedSession* owned, const Commit& commit);
@@ -66,8 +77,12 @@ class RemoteSessions {
   // The session ends for all servers.
   Result close(OwnedSession* owned);
 
-  // The bytes of a blob. kDamaged: it is missing, cut off, or has other bytes.
-  Result read_blob(const RemoteBlob& blob, std::string* bytes);
+  // The bytes of a blob of the session, at most so many, which are taken as they arrive. kDamaged:
+  // it is missing, cut off, or has other bytes.
+  Result read_blob(const SessionHead& head, const RemoteBlob& blob, uint64_t most_bytes,
+                   std::string* bytes);
+  // The answer of the head.
+  Result open_answer(const SessionHead& head, std::string* answer);
   // Removes the objects that earlier calls left without a use. Those that cannot be removed now
   // remain in the store.
   void remove_unused(OwnedSession* owned);
@@ -82,6 +97,11 @@ class RemoteSessions {
   Result write_blobs(const Commit& commit, SessionHead* head, std::vector<std::string>* written);
   // resent: the head was sent before, and may be written.
   Result publish(OwnedSession* owned, SessionHead next, bool resent = false);
+  Result publish_commit(OwnedSession* owned, SessionHead next, const Commit& commit);
+  std::string seal_answer(const SessionHead& head, const std::string& answer);
+  // found: as it is in the store.
+  Result open(const SessionHead& head, const std::string& context, std::string found,
+              std::string* text);
   static Result lost(const OwnedSession& owned, const Found& now);
   static Result unknown(const OwnedSession& owned, std::string_view why);
   static void adopt(OwnedSession* owned, SessionHead head, std::string etag);
@@ -89,6 +109,7 @@ class RemoteSessions {
 
   ObjectStore& store_;
   const std::string owner_;
+  StoreSeal* const seal_;
 };
 
 }  // namespace recurve

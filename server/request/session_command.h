@@ -15,7 +15,7 @@ namespace recurve {
 
 // Which changes of a session survive the end of the server, however it ends: none, or all that were
 // acknowledged.
-enum class Durability { kNone, kLocal };
+enum class Durability { kNone, kLocal, kRemote };
 
 // Names of internal sessions begin with kReserved. Clients cannot choose or list them.
 inline constexpr char kReserved = '~';

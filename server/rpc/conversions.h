@@ -35,6 +35,8 @@ std::optional<Durability> durability_of(const Request& request) {
       return Durability::kNone;
     case v1::DURABILITY_LOCAL:
       return Durability::kLocal;
+    case v1::DURABILITY_REMOTE:
+      return Durability::kRemote;
     default:
       return std::nullopt;
   }

@@ -120,8 +120,9 @@ void fill(const SessionInfo& info, v1::Session* session) {
   session->set_rewind_tokens(info.rewind_tokens);
   session->set_tokens_from(info.tokens_from);
   session->set_host_bytes(info.host_bytes);
-  session->set_durability(info.durability == Durability::kLocal ? v1::DURABILITY_LOCAL
-                                                                : v1::DURABILITY_NONE);
+  session->set_durability(info.durability == Durability::kRemote  ? v1::DURABILITY_REMOTE
+                          : info.durability == Durability::kLocal ? v1::DURABILITY_LOCAL
+                                                                  : v1::DURABILITY_NONE);
   session->set_in_doubt(info.in_doubt);
   if (info.commit) fill(*info.commit, session->mutable_commit());
   for (const MarkInfo& mark : info.marks) {

@@ -202,7 +202,7 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, priva
       answered_ = true;
       context_.core.delivery_threads.post(this);
     };
-    if (Refused refused = model_->post(std::move(command_))) {
+    if (Refused refused = context_.core.post(std::move(command_))) {
       finish(std::move(refused));
     }
   }

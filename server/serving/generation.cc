@@ -22,10 +22,7 @@ Refused Generation::begin() {
   seed_ = parsed.request.sampling.seed;
   const Answer first(*model_->text.tokenizer, parsed);  // copies share the stop strings
   for (size_t c = 0; c < parsed.request.streams.size(); ++c) choices_.push_back({first});
-  if (parsed.constraint) return compile();
-  ParsedRequest ready = std::move(parsed);
-  parsed_.reset();
-  return submit(ready);
+  return parsed.constraint ? compile() : begin_turn(parsed);
 }
 
 // A request waits for its constraint before it enters the queue, and holds nothing.
@@ -36,8 +33,7 @@ Refused Generation::compile() {
 }
 
 Refused Generation::compiled(ConstraintCompiler::Outcome outcome) {
-  ParsedRequest parsed = *std::move(parsed_);
-  parsed_.reset();
+  ParsedRequest& parsed = *parsed_;
   if (outcome.full) {
     return refuse(EndReason::kExhausted,
                   "too many constraints wait to be compiled: try again later");
@@ -46,10 +42,55 @@ Refused Generation::compiled(ConstraintCompiler::Outcome outcome) {
   parsed.request.sampling.constraint =
       parsed.reasoning ? after_reasoning(std::move(outcome.constraint), *parsed.reasoning)
                        : std::move(outcome.constraint);
-  return submit(parsed);
+  return begin_turn(parsed);
+}
+
+// A turn of a shared session waits until the engine has the session's state.
+Refused Generation::begin_turn(ParsedRequest& parsed) {
+  const Request& request = parsed.request;
+  SharedSessions* const shared = core_.shared_sessions();
+  const bool is_named = !request.session.empty() && !request.session.starts_with(kReserved);
+  if (shared != nullptr && is_named && shared->is_of(*model_)) {
+    turn_ = std::make_unique<SharedTurn>(*shared, caller_, request, [this] { poke(); });
+    return {};
+  }
+  if (request.durability == Durability::kRemote) return needs_store();
+  ParsedRequest ready = std::move(parsed);
+  parsed_.reset();
+  return submit(ready);
+}
+
+// Nothing: it has not begun yet.
+void Generation::poll_turn() {
+  auto begun = turn_->begun();
+  if (!begun) return;
+  if (Refused refused = start_turn(*std::move(begun))) end(std::move(refused));
+}
+
+Refused Generation::start_turn(SharedTurn::Begun begun) {
+  ParsedRequest parsed = *std::move(parsed_);
+  parsed_.reset();
+  if (begun.refused) return std::move(begun.refused);
+  if (begun.recorded) {
+    turn_.reset();
+    const std::shared_ptr<TokenStream> stream = parsed.request.streams.front();
+    if (Refused refused = prepare(parsed)) return refused;
+    repeat(*begun.recorded, begun.commit, *stream);
+    return {};
+  }
+  if (begun.shared) {
+    parsed.request.durability.reset();
+    parsed.request.expected_epoch.reset();
+  } else {
+    turn_.reset();
+  }
+  Refused refused = submit(parsed);
+  if (refused && turn_ != nullptr) turn_->leave_unchanged();
+  return refused;
 }
 
 void Generation::poll(bool busy) {
+  if (parsed_ && turn_ != nullptr) return poll_turn();
   if (parsed_) {
     auto outcome = waiter_.outcome();
     if (!outcome) return;
@@ -89,6 +130,9 @@ void Generation::send_accepted(const Accepted& accepted) {
   if (accepted.continues_text) {
     for (Choice& choice : choices_) choice.answer.continue_text();
   }
+  answer_.prompt_tokens = accepted.prompt_tokens;
+  answer_.before = accepted.session_position;
+  answer_.continues_text = accepted.continues_text;
   sink_.send(RequestAccepted{.request_id = id_,
                              .prompt_tokens = accepted.prompt_tokens,
                              .session_position = accepted.session_position,
@@ -113,6 +157,7 @@ void Generation::add_tokens(size_t index, TokenStream::Gathered& gathered) {
   Choice& choice = choices_[index];
   for (SampledToken& token : gathered.tokens) {
     choice.token_bytes += size_of(token, logprobs_);
+    if (turn_ != nullptr) answer_.ids.push_back(token.id);
     choice.answer.add(std::move(token), ends && &token == &gathered.tokens.back(), &choice.delta);
     if (choice.token_bytes + choice.delta.text.size() + choice.delta.reasoning.size() >=
         kEventBytes)
@@ -159,6 +204,7 @@ void Generation::time_tokens(Choice& choice, size_t tokens) {
 }
 
 void Generation::conclude() {
+  if (turn_ != nullptr && !end_turn()) return;
   for (const Choice& choice : choices_) {
     if (choice.answer.stopped()) continue;
     if (auto refused = failure_of(*choice.end)) return end(refused, &*choice.end);
@@ -167,6 +213,35 @@ void Generation::conclude() {
   const StreamEnd usage = all.usage;
   sink_.send(std::move(all));
   end({}, &usage);
+}
+
+// The end of an answer on a shared session waits for the commit. False: that is to come, or the
+// call has ended because it has failed.
+bool Generation::end_turn() {
+  StreamEnd& ending = *choices_[0].end;
+  if (!is_answer(ending.reason)) {
+    if (is_refusal(ending.reason)) turn_->leave_unchanged();
+    turn_.reset();
+    if (!choices_[0].answer.stopped()) return true;
+    end(failure_of(ending), &ending);  // the session is not where the answer ends
+    return false;
+  }
+  if (!std::exchange(committing_, true)) {
+    answer_.reason = ending.reason;
+    answer_.stop_id = ending.stop_id;
+    answer_.position = ending.session_position;
+    answer_.seed = seed_;
+    turn_->commit(std::move(answer_));
+    return false;
+  }
+  auto committed = turn_->committed();
+  if (!committed) return false;
+  if (committed->refused) {
+    end(std::move(committed->refused), &ending);
+    return false;
+  }
+  ending.commit = committed->commit;
+  return true;
 }
 
 AnswerEnd Generation::end_of_all() const {

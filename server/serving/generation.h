@@ -8,6 +8,7 @@
 #include "server/serving/answer.h"
 #include "server/serving/events.h"
 #include "server/serving/served_call.h"
+#include "server/serving/shared_sessions.h"
 
 namespace recurve {
 
@@ -46,6 +47,10 @@ class Generation final : public ServedCall {
   Refused begin() override;
   void poll(bool busy) override;
 
+  Refused begin_turn(ParsedRequest& parsed);
+  void poll_turn();
+  Refused start_turn(SharedTurn::Begun begun);
+  bool end_turn();
   Refused compile();
   Refused compiled(ConstraintCompiler::Outcome outcome);
   void poll_choice(size_t index, bool busy);
@@ -62,10 +67,14 @@ class Generation final : public ServedCall {
   bool acknowledges_ = false;
   bool logprobs_ = false;
   uint64_t seed_ = 0;
-  std::optional<ParsedRequest> parsed_;  // while its constraint is compiled
+  std::optional<ParsedRequest> parsed_;  // until it is submitted
   ConstraintCompiler::Waiter waiter_;
   bool accepted_ = false;
   std::vector<Choice> choices_;
+  // A turn of a session that may be shared. Null: it is not.
+  std::unique_ptr<SharedTurn> turn_;
+  RecordedAnswer answer_;    // of the turn so far
+  bool committing_ = false;  // the end of the answer waits for it
 };
 
 }  // namespace recurve

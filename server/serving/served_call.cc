@@ -224,7 +224,7 @@ void ServedCall::abort(CallRegistry::Reason reason) {
   withdraw_soon();
 }
 
-Refused ServedCall::submit(ParsedRequest& parsed) {
+Refused ServedCall::prepare(ParsedRequest& parsed) {
   Request& request = parsed.request;
   if (request.id.empty()) request.id = make_name("r-");
   if (Refused refused = claim(request.id)) return refused;
@@ -238,8 +238,14 @@ Refused ServedCall::submit(ParsedRequest& parsed) {
   for (const auto& stream : request.streams) {
     stream->on_ready([this, &of = *stream, eager = eager_] { on_tokens(of, eager); });
   }
-  const size_t before = streams_.size();
   streams_.insert(streams_.end(), request.streams.begin(), request.streams.end());
+  return {};
+}
+
+Refused ServedCall::submit(ParsedRequest& parsed) {
+  const size_t before = streams_.size();
+  if (Refused refused = prepare(parsed)) return refused;
+  Request& request = parsed.request;
   AdmissionQueue::Admission admission;
   try {
     admission = model_->queue.push(std::move(request));

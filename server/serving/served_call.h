@@ -67,6 +67,8 @@ class ServedCall : public Strand, public CallRegistry::Call {
   Refused choose(std::shared_ptr<ServedModel> model);
   // Several times: the streams are appended.
   Refused submit(ParsedRequest& parsed);
+  // The same without the engine: the caller pushes into the request's streams, to their end.
+  Refused prepare(ParsedRequest& parsed);
   bool submitted() const { return !streams_.empty(); }
   // Reserves memory for a message, and releases that of the message before.
   Refused reserve(int64_t message_bytes);

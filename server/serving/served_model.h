@@ -41,8 +41,10 @@ struct ServedModel {
   void start_engine(std::function<void()> run);
   void stop_engine();
 
-  // Hands a valid command to the engine, which calls its done() unless this refuses it.
+  // Hands a valid command to the engine, which calls its done() unless this refuses it. The result
+  // is in the audit log.
   Refused post(SessionCommand command);
+  Refused post_unaudited(SessionCommand command);
 
   AdmissionQueue queue;
   PublishedStats stats;
@@ -64,5 +66,8 @@ struct ModelLoad {
   int64_t page_bytes = 0;  // of all pages
 };
 ModelLoad load_of(const ServedModels& models);
+
+// Adds the result of the command to the audit log.
+void audit_result(SessionCommand* command);
 
 }  // namespace recurve

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "server/observe/log.h"
+#include "server/serving/shared_sessions.h"
 #include "server/text/json/client_json.h"
 
 namespace recurve {
@@ -199,6 +200,14 @@ void ServerCore::leave(const Identity& caller, ServedModel& model) const {
 }
 
 Refused ServerCore::post(SessionCommand command) {
+  if (shared_ != nullptr && !command.name.starts_with(kReserved)) {
+    return shared_->post(std::move(command));
+  }
+  if (command.durability == Durability::kRemote) return needs_store();
+  return post_to_engine(std::move(command));
+}
+
+Refused ServerCore::post_to_engine(SessionCommand command) {
   using enum SessionCommand::Kind;
   if (command.kind == kList && command.model.empty() && models_.size() > 1) {
     return list_all(std::move(command));
@@ -306,6 +315,11 @@ void ServerCore::drain_for_client(double seconds) {
                                        std::chrono::duration<double>(seconds)));
     options.on_drain(seconds);
   });
+}
+
+Refusal needs_store() {
+  return refuse(EndReason::kUnsupported,
+                "durability remote needs a store: start the server with --state-store");
 }
 
 Refused guarded(const char* field, const std::function<Refused()>& work) {

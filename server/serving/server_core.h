@@ -19,6 +19,8 @@
 
 namespace recurve {
 
+class SharedSessions;
+
 struct ServerCoreOptions {
   std::string version = "unknown";
   int delivery_threads = 2;   // detokenize and write
@@ -113,6 +115,13 @@ class ServerCore {
   // counts as a request, and its tokens as those of a prompt.
   Refused post(SessionCommand command);
 
+  // The same without a look at shared sessions.
+  Refused post_to_engine(SessionCommand command);
+
+  // Sessions that servers share; null: none. Set before serve(), and outlives all calls.
+  void share_sessions(SharedSessions* shared) { shared_ = shared; }
+  SharedSessions* shared_sessions() const { return shared_; }
+
   // Whether --state-dir can store states: false while it is deleted or replaced.
   void set_durable(bool durable);
   bool durable() const { return durable_; }
@@ -152,6 +161,7 @@ class ServerCore {
   const ServedModels models_;
   std::atomic<State> state_{State::kLoading};
   std::atomic<bool> durable_{true};
+  SharedSessions* shared_ = nullptr;
   std::mutex mutex_;  // of the listeners, held while they are called
   std::map<const void*, ServingListener> listeners_;  // by owner
 
@@ -165,6 +175,9 @@ class ServerCore {
   Executor text_threads;      // validate and tokenize what may be long
   Executor delivery_threads;  // everything that streams
 };
+
+// The refusal of durability remote on a server without a store.
+Refusal needs_store();
 
 // Runs work on a request, and turns what it throws into a refusal. `field`: the field of a text
 // that cannot be read.

@@ -54,20 +54,6 @@ std::string_view audit_event(const SessionCommand& command) {
   }
 }
 
-// Adds the result of the command to the audit log.
-void audit_result(SessionCommand* command) {
-  const std::string_view what = audit_event(*command);
-  if (what.empty()) return;
-  const std::string& name = command->kind == Kind::kFork ? command->other : command->name;
-  command->done = [what, name, caller = command->caller,
-                   done = std::move(command->done)](SessionResult result) {
-    audit(what, auditee(caller), code_name(refusal_of(result)), name);
-    if (row_of(result.reason).code == Code::kResourceExhausted)
-      audit("limit", auditee(caller), "RESOURCE_EXHAUSTED", what);
-    if (done) done(std::move(result));
-  };
-}
-
 }  // namespace
 
 Refused read_state(const ServingInfo& info, std::string_view written, bool cut,
@@ -105,8 +91,25 @@ Refused validate(SessionCommand* command) {
   return refused;
 }
 
+void audit_result(SessionCommand* command) {
+  const std::string_view what = audit_event(*command);
+  if (what.empty()) return;
+  const std::string& name = command->kind == Kind::kFork ? command->other : command->name;
+  command->done = [what, name, caller = command->caller,
+                   done = std::move(command->done)](SessionResult result) {
+    audit(what, auditee(caller), code_name(refusal_of(result)), name);
+    if (row_of(result.reason).code == Code::kResourceExhausted)
+      audit("limit", auditee(caller), "RESOURCE_EXHAUSTED", what);
+    if (done) done(std::move(result));
+  };
+}
+
 Refused ServedModel::post(SessionCommand command) {
   audit_result(&command);
+  return post_unaudited(std::move(command));
+}
+
+Refused ServedModel::post_unaudited(SessionCommand command) {
   switch (queue.post(std::move(command))) {
     case AdmissionQueue::Admission::kAccepted:
       return {};

@@ -407,8 +407,10 @@ Refused validate(TextRequest asked, const ModelText& model, const WorkLimits& li
   request.priority = asked.priority;
   request.prefix = asked.prefix;
   request.durability = asked.durability;
-  if (asked.durability == Durability::kLocal && request.session.empty()) {
-    return invalid("durability", "durability local needs a session");
+  const bool is_durable = asked.durability.value_or(Durability::kNone) != Durability::kNone;
+  if (is_durable && request.session.empty()) {
+    return invalid("durability", "durability {} needs a session",
+                   asked.durability == Durability::kLocal ? "local" : "remote");
   }
   try {
     refused = read_prompt(asked, model, limits, parsed);

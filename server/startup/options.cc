@@ -147,6 +147,9 @@ void resolve(const CLI::App& app, const std::string& model_dir, bool model_flag,
   if (o->model.empty()) {
     throw CLI::ValidationError("MODEL_DIR is required: the directory of a checkpoint");
   }
+  if (!o->state_keys.empty() && o->state_dir.empty() && o->state_store.empty()) {
+    throw CLI::ValidationError("--state-keys requires --state-dir or --state-store");
+  }
   // --listen may name a socket that only some users reach: no port is opened next to it unasked.
   const bool moved = app.count("--listen") > 0 && app.count("--http") == 0;
   if (moved || o->http == "none") o->http.clear();
@@ -433,25 +436,42 @@ int parse_options(int argc, char** argv, Options* o) {
                "Share cached states of prompts between tenants: the time to the first token then "
                "reveals which prompts other tenants have sent")
       ->group("Sessions");
-  auto* states =
-      app.add_option(
-             "--state-dir", o->state_dir,
-             "Folder for sessions and cached prefixes: durable sessions survive a restart or a "
-             "crash, and other states move there when host memory is short; default: none")
-          ->type_name("DIR")
-          ->group("Sessions");
+  app.add_option("--state-dir", o->state_dir,
+                 "Folder for sessions and cached prefixes: durable sessions survive a restart or a "
+                 "crash, and other states move there when host memory is short; default: none")
+      ->type_name("DIR")
+      ->group("Sessions");
   app.add_option("--state-keys", o->state_keys,
-                 "Encrypt --state-dir with the keys in this file, as `recurve keys state new` "
-                 "writes it: the first key encrypts the key of each tenant, the others decrypt "
-                 "keys that were encrypted with them; default: not encrypted")
+                 "Encrypt --state-dir, and states in --state-store, with the keys in this file, as "
+                 "`recurve keys state new` writes it: the first key encrypts the key of each "
+                 "tenant, the others decrypt keys that were encrypted with them; default: not "
+                 "encrypted")
       ->type_name("FILE")
-      ->needs(states)
       ->group("Sessions");
   or_auto(
       app.add_option("--state-disk", o->state_disk,
                      "Maximum bytes of --state-dir, e.g. 40GB; a durable session reserves twice "
                      "the bytes of its state. auto: its present size and half of the free space"),
       size_or_auto, "SIZE")
+      ->group("Sessions");
+
+  auto* store =
+      app.add_option("--state-store", o->state_store,
+                     "Object store for sessions of durability remote, which several servers share, "
+                     "as s3://BUCKET/PREFIX. Credentials and region are those of AWS's environment "
+                     "variables and files; default: none")
+          ->type_name("URL")
+          ->group("Sessions");
+  app.add_option("--state-endpoint", o->state_endpoint,
+                 "Address of the server of --state-store, as https://HOST[:PORT]; default: AWS's "
+                 "own of the region")
+      ->type_name("URL")
+      ->needs(store)
+      ->group("Sessions");
+  app.add_flag("--state-store-optional", o->state_store_optional,
+               "Start although --state-store cannot be used: durability remote is then refused "
+               "until it can")
+      ->needs(store)
       ->group("Sessions");
 
   add_named(app, "--log-level", &o->log_level,

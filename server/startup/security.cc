@@ -13,6 +13,7 @@
 #include "server/net/bind.h"
 #include "server/observe/log.h"
 #include "server/observe/otlp.h"
+#include "server/startup/store_access.h"
 
 namespace recurve {
 
@@ -25,6 +26,7 @@ std::shared_ptr<Keyring> make_keys(const Options& o) {
 }
 
 void check_network(const Options& o) {
+  check_store_network(o);
   if (o.insecure_network) return;
   const bool authenticated = !o.keys.empty() || !o.tls_client_ca.empty();
   if (authenticated && !o.tls_cert.empty()) return;
@@ -91,9 +93,15 @@ SandboxFiles needed_files(const Options& o) {
   add(o.model);
   if (o.tokenizer != "none") add(o.tokenizer);
   add(o.chat_template);
-  for (const std::string& file : {o.tls_cert, o.tls_key, o.tls_client_ca, o.keys, o.state_keys}) {
-    if (file.empty()) continue;
+  StoreNeeds store = needs_of_store(o);
+  files.connects = std::move(store.ports);
+  std::vector<std::string> replaced = std::move(store.files);
+  for (const auto& file : {o.tls_cert, o.tls_key, o.tls_client_ca, o.keys, o.state_keys}) {
+    replaced.push_back(file);
+  }
+  for (const std::string& file : replaced) {
     std::error_code none;
+    if (file.empty()) continue;
     files.read.push_back(fs::absolute(file, none).parent_path());
     files.read.push_back(fs::canonical(file, none).parent_path());
   }

@@ -239,9 +239,11 @@ void add_prompt_flags(CLI::App& command, v1::GenerateRequest* request) {
   takes_names<v1::Durability>(
       command.add_option_function<v1::Durability>(
           "--durability", [=](const v1::Durability& d) { request->set_durability(d); },
-          "Durability of the request: local requires a durable session, none does not wait for "
-          "the disk [default: the session's]"),
-      {{"none", v1::DURABILITY_NONE}, {"local", v1::DURABILITY_LOCAL}});
+          "Durability of the request: local and remote require a session of that durability, none "
+          "does not wait for the disk [default: the session's]"),
+      {{"none", v1::DURABILITY_NONE},
+       {"local", v1::DURABILITY_LOCAL},
+       {"remote", v1::DURABILITY_REMOTE}});
   value_flag<uint64_t>(
       command, "--expected-epoch", [=](uint64_t v) { request->set_expected_epoch(v); },
       "Refuse the request unless the session has this epoch [default: any]");

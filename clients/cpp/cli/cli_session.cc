@@ -40,9 +40,10 @@ std::string ttl_text(const v1::Session& session) {
 }
 
 std::string durability_text(const v1::Session& session) {
-  if (session.durability() != v1::DURABILITY_LOCAL) return "none";
-  return fmt::format("local, commit {} at {} tokens", session.commit().number(),
-                     session.commit().position());
+  const bool is_local = session.durability() == v1::DURABILITY_LOCAL;
+  if (!is_local && session.durability() != v1::DURABILITY_REMOTE) return "none";
+  return fmt::format("{}, commit {} at {} tokens", is_local ? "local" : "remote",
+                     session.commit().number(), session.commit().position());
 }
 
 std::string pages_text(const v1::Session& session) {
@@ -126,10 +127,13 @@ void add_ttl(const Command& command) {
 void add_durability(const Command& command, const std::string& otherwise) {
   takes_names<v1::Durability>(
       command.app.add_option("--durability", command.flags->durability,
-                             "What survives a restart or a crash of the server: none, or local, "
-                             "everything acknowledged [default: " +
+                             "What survives a restart or a crash of the server: none; local, "
+                             "everything acknowledged; remote, the same, and other servers with "
+                             "its --state-store continue the session [default: " +
                                  otherwise + "]"),
-      {{"none", v1::DURABILITY_NONE}, {"local", v1::DURABILITY_LOCAL}});
+      {{"none", v1::DURABILITY_NONE},
+       {"local", v1::DURABILITY_LOCAL},
+       {"remote", v1::DURABILITY_REMOTE}});
 }
 
 void add_rewind_tokens(const Command& command) {

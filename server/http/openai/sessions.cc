@@ -46,8 +46,10 @@ std::optional<Durability> durability_of(const std::optional<std::string>& name) 
   if (!name) return {};
   if (*name == "none") return Durability::kNone;
   if (*name == "local") return Durability::kLocal;
-  throw BadField("durability",
-                 fmt::format("durability must be \"none\" or \"local\", got \"{}\"", cut(*name)));
+  if (*name == "remote") return Durability::kRemote;
+  throw BadField(
+      "durability",
+      fmt::format("durability must be \"none\", \"local\" or \"remote\", got \"{}\"", cut(*name)));
 }
 
 SessionCommand to_mark_command(Kind kind, const HttpRequest& request) {
@@ -86,7 +88,9 @@ json session_object(const SessionInfo& info) {
                   {"rewind_tokens", info.rewind_tokens},
                   {"tokens_from", info.tokens_from},
                   {"host_bytes", info.host_bytes},
-                  {"durability", info.durability == Durability::kLocal ? "local" : "none"},
+                  {"durability", info.durability == Durability::kRemote  ? "remote"
+                                 : info.durability == Durability::kLocal ? "local"
+                                                                         : "none"},
                   {"in_doubt", info.in_doubt},
                   {"commit", nullptr},
                   {"marks", json::array()}};

@@ -112,7 +112,8 @@ TEST(Stores, OwnersNeverLoseOrRepeatACommit) {
   std::atomic<int> done = 0, replaced = 0;
   Client first;
   OwnedSession owned;
-  ASSERT_TRUE(RemoteSessions(first.store, "first").create("t", "race", "0", &owned).done());
+  ASSERT_TRUE(
+      RemoteSessions(first.store, "first").create("t", "race", {.record = "0"}, &owned).done());
   std::vector<std::thread> servers;
   for (int server = 0; server < kServers; ++server) {
     servers.emplace_back([&, server] {
@@ -148,14 +149,14 @@ TEST(Server, CommitsAsLongAsItOwnsTheSession) {
   OwnedSession owned;
   const int committed = std::stoi(variable("COMMITTED"));
   if (committed == 0) {
-    ASSERT_TRUE(sessions.create("t", "killed", "0", &owned).done());
+    ASSERT_TRUE(sessions.create("t", "killed", {.record = "0"}, &owned).done());
   }
   ASSERT_TRUE(sessions.take_over("t", "killed", &owned).done());
   int count = std::stoi(owned.head.record);
   ASSERT_TRUE(count == committed || count == committed + 1) << count << " after " << committed;
   if (count > 0) {
     std::string state;
-    ASSERT_TRUE(sessions.read_blob(owned.head.blobs.at(0), &state).done());
+    ASSERT_TRUE(sessions.read_blob(owned.head, owned.head.blobs.at(0), 100, &state).done());
     ASSERT_EQ(state, owned.head.record);
   }
   while (getchar() != EOF) {

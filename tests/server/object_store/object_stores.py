@@ -2,74 +2,16 @@
 
 import json
 import os
-import pathlib
 import random
 import signal
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 
 import boto3
-import pytest
-
-PROGRAM = pathlib.Path(os.environ["RECURVE_BIN"]) / "object_stores"
-TOOLS = pathlib.Path(sys.executable).parent
-KEY, SECRET = "AKIAEXAMPLE", "a/secret+with=signs"
-
-
-def free_ports(count):
-    """Ports whose neighbour 10000 above, which seaweedfs takes for gRPC, is free too."""
-    ports, held = [], []
-    while len(ports) < count:
-        one, other = socket.socket(), socket.socket()
-        held += [one, other]
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-        try:
-            if port < 55000:
-                other.bind(("127.0.0.1", port + 10000))
-                ports.append(port)
-        except OSError:
-            pass
-    for one in held:
-        one.close()
-    return ports
-
-
-def started(command, url, log, **environment):
-    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **environment})
-    end = time.monotonic() + 60
-    while True:
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-            return process
-        except urllib.error.HTTPError:
-            return process
-        except OSError:
-            assert process.poll() is None and time.monotonic() < end, f"{command[0]} does not serve {url}"
-            time.sleep(0.05)
-
-
-def runner(folder):
-    """A generator of run(COMMAND, URL, **ENVIRONMENT), which starts a store that ends with the generator."""
-    running = []
-    with open(folder / "log", "wb") as log:
-        def run(command, url, **environment):
-            running.append(started([str(part) for part in command], url, log, **environment))
-        yield run
-        for process in running:
-            process.kill()
-            process.wait()
-
-
-@pytest.fixture(name="run")
-def _run(tmp_path):
-    yield from runner(tmp_path)
+from stores import _run, _seaweedfs, free_ports, KEY, KEYS, PROGRAM, SECRET, server, TOOLS  # noqa: F401
 
 
 def run_tests(filters, url, **environment):
@@ -79,29 +21,6 @@ def run_tests(filters, url, **environment):
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 0 tests" not in done.stdout, done.stdout
     assert SECRET not in done.stdout + done.stderr
-
-
-KEYS = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
-
-
-@pytest.fixture(name="seaweedfs", scope="module")
-def _seaweedfs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("seaweedfs")
-    config = folder / "s3.json"
-    config.write_text(json.dumps({"identities": [{"name": "recurve", "actions": ["Admin", "Read", "Write", "List"],
-                                                  "credentials": [{"accessKey": KEY, "secretKey": SECRET}]}]}))
-    master, volume, filer, s3 = free_ports(4)
-    url = f"http://127.0.0.1:{s3}"
-    (folder / "data").mkdir()
-    runs = runner(folder)
-    next(runs)([TOOLS / "weed", "server", f"-dir={folder}/data", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.telemetry=false",
-         f"-master.port={master}", f"-volume.port={volume}", "-volume.max=8", "-master.volumeSizeLimitMB=64", "-filer",
-         f"-filer.port={filer}", "-s3", f"-s3.port={s3}", f"-s3.config={config}"], url)
-    client = boto3.client("s3", endpoint_url=url, aws_access_key_id=KEY, aws_secret_access_key=SECRET,
-                          region_name="us-east-1")
-    client.create_bucket(Bucket="bucket")
-    yield url
-    next(runs, None)
 
 
 def test_seaweedfs(seaweedfs):
@@ -261,3 +180,31 @@ def forward(listener, context, port):
         plain = socket.create_connection(("127.0.0.1", port))
         for pair in ((secure, plain), (plain, secure)):
             threading.Thread(target=copy, args=pair, daemon=True).start()
+
+
+def test_a_server_uses_its_store_within_the_sandbox(seaweedfs, tmp_path):
+    file = tmp_path / "credentials"
+    file.write_text(f"[default]\naws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\n")
+    code, said = server("--state-store", "s3://bucket/prefix", "--state-endpoint", seaweedfs,
+                        AWS_SHARED_CREDENTIALS_FILE=str(file))
+    assert code == 0 and f"event=state_store store=s3://bucket/prefix endpoint={seaweedfs}" in said, said
+    assert SECRET not in said
+
+
+def test_a_server_says_why_a_store_cannot_be_used(seaweedfs):
+    store = ("--state-store", "s3://bucket/prefix")
+    port, = free_ports(1)
+    nothing = f"http://127.0.0.1:{port}"
+    wrong = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": "other"}
+    for flags, environment, why in [
+        ((*store, "--state-endpoint", seaweedfs), wrong, "SignatureDoesNotMatch"),
+        ((*store, "--state-endpoint", nothing), KEYS, "give --state-store-optional"),
+        ((*store, "--state-endpoint", "host"), KEYS, '--state-endpoint: "host" is no endpoint'),
+        (("--state-store", "bucket"), KEYS, '"bucket" is no s3://BUCKET/PREFIX'),
+        ((*store, "--state-endpoint", "http://192.0.2.1:1"), KEYS, "is on another machine and has no TLS"),
+        (("--state-endpoint", nothing), KEYS, "--state-endpoint requires --state-store"),
+    ]:
+        code, said = server(*flags, **environment)
+        assert code != 0 and why in said, said
+    code, said = server(*store, "--state-endpoint", nothing, "--state-store-optional", **KEYS)
+    assert code == 0 and "event=state_store_unusable" in said, said

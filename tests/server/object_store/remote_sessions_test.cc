@@ -52,7 +52,7 @@ struct Server {
                                             .added = {parts}}));
   }
   Result take_over() { return settled(sessions.take_over(kTenant, kName, &owned)); }
-  Result create() { return settled(sessions.create(kTenant, kName, "new", &owned)); }
+  Result create() { return settled(sessions.create(kTenant, kName, {.record = "new"}, &owned)); }
 
   HttpClient http{{}};
   std::unique_ptr<AwsCredentialSource> credentials =
@@ -87,7 +87,8 @@ TEST(RemoteSessions, AnotherServerContinuesWithTheLastCommit) {
   ASSERT_EQ(head.blobs.size(), 2u);
   for (const auto& [blob, text] : {std::pair(0, "one state"), std::pair(1, "two state")}) {
     std::string bytes;
-    EXPECT_TRUE(b.sessions.read_blob(head.blobs[static_cast<size_t>(blob)], &bytes).done());
+    EXPECT_TRUE(
+        b.sessions.read_blob(head, head.blobs[static_cast<size_t>(blob)], 9, &bytes).done());
     EXPECT_EQ(bytes, text);
   }
 }
@@ -246,11 +247,11 @@ TEST(RemoteSessions, DamagedObjectsAreRefusedByNameAndStay) {
   std::string bytes;
   for (const std::string text : {"ONE state", "one stat", "one states"}) {
     store.put(blob.key, text);
-    EXPECT_FALSE(b.sessions.read_blob(blob, &bytes).done()) << text;
+    EXPECT_FALSE(b.sessions.read_blob(a.owned.head, blob, 9, &bytes).done()) << text;
   }
   RemoteBlob missing = blob;
   missing.key += "0";
-  EXPECT_EQ(b.sessions.read_blob(missing, &bytes).outcome, Outcome::kDamaged);
+  EXPECT_EQ(b.sessions.read_blob(a.owned.head, missing, 9, &bytes).outcome, Outcome::kDamaged);
   EXPECT_EQ(bytes, "");
 }
 

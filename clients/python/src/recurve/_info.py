@@ -33,7 +33,7 @@ class SessionInfo:
     tokens_from: int  #: the ids of its tokens are stored from this position on
     marks: tuple[Mark, ...]
     parent: str  #: the session that it was forked from, which may be closed; "": not a fork
-    durability: Literal["none", "local", "unspecified"]  #: what its answers' ends promise
+    durability: Literal["none", "local", "remote", "unspecified"]  #: what its answers' ends promise
     #: Acknowledged turns may be lost, and position is what is still there: see Session.accept().
     in_doubt: bool
 

@@ -27,7 +27,11 @@ _PREFIX_MODES = {
     "use": v1.PREFIX_MODE_USE,
     "use-and-keep": v1.PREFIX_MODE_USE_AND_KEEP,
 }
-_DURABILITIES = {"none": sessions_v1.DURABILITY_NONE, "local": sessions_v1.DURABILITY_LOCAL}
+_DURABILITIES = {
+    "none": sessions_v1.DURABILITY_NONE,
+    "local": sessions_v1.DURABILITY_LOCAL,
+    "remote": sessions_v1.DURABILITY_REMOTE,
+}
 _CONSTRAINTS = {"json_schema", "regex", "grammar", "choice", "structural_tag"}
 _POOLINGS = {"last": v1.POOLING_LAST, "mean": v1.POOLING_MEAN}
 _KNOWN = GenerateOptions.__optional_keys__

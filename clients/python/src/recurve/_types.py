@@ -86,8 +86,8 @@ class GenerateOptions(TokenOptions, total=False):
         "off", "use" or "use-and-keep". The tokens are the same. Default "use-and-keep".
     prefix_points: where one is stored, besides where prompts end and part: behind so many ids of
         a prompt of ids, bytes of a text, messages of a chat. At most 8.
-    durability: of a durable session: "local" refuses any other, "none" does not wait until the
-        answer is on the disk. Default: as the session is.
+    durability: of a durable session: "local" and "remote" refuse any other, "none" does not wait
+        until the answer is on the disk. Default: as the session is.
     request_id: for the server's log and `abort`, 1 to 128 of [A-Za-z0-9._-], unique among the
         running requests. Default: the server chooses one.
     timeout: seconds for the whole call, attempts and waits between them included. Default: none.

@@ -103,6 +103,9 @@ class AsyncClient(Generates):
             the server's, and of a durable session never.
         durability: of a new session; "local": its answers end once they are on the server's disk,
             and are there after it has ended, however it ends. It takes a server with --state-dir.
+            "remote": once they are in the store of several servers, each of which continues it. It
+            takes servers with --state-store; an error with the code ABORTED, where another one has
+            continued it since this one did: repeat the request.
         rewind_tokens: of a new session; the ids of so many last tokens are stored, [0, 262144], so
             that it can be rewound to each of them.
         create: False: NotFoundError where it is not open.

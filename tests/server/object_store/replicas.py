@@ -1,0 +1,390 @@
+"""Servers that share an object store: sessions of durability remote."""
+
+import http.client
+import json
+import random
+import select
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+import boto3
+from stores import _run, _seaweedfs, free_ports, KEY, KEYS, MODEL, PROGRAM, SECRET  # noqa: F401
+
+PROMPTS = ["Call me Ishmael.", " The sea", " and the ship", " went", " down to", " the bottom"]
+SERVER = PROGRAM.parent / "recurve-server"
+
+
+class Answer:
+    def __init__(self, status, body):
+        self.status = status
+        self.body = body
+        self.message = body.get("error", {}).get("message", "")
+
+    @property
+    def text(self):
+        assert self.status == 200, self.message
+        return self.body["choices"][0]["text"]
+
+
+class Replica:
+    """A server, asked over HTTP."""
+
+    def __init__(self, run, store=None, prefix="replicas", flags=(), model=MODEL, timeout=120):
+        port, self.port = free_ports(2)
+        self.timeout = timeout
+        if store:
+            flags = ["--state-store", f"s3://bucket/{prefix}", "--state-endpoint", store, *flags]
+        url = f"http://127.0.0.1:{self.port}/health"
+        self.process = run([SERVER, "--model", model, "--listen", f"127.0.0.1:{port}", "--http", f"127.0.0.1:{self.port}",
+                            "--threads", "1", *flags], url, **KEYS)
+        end = time.monotonic() + 60
+        while self.ask("POST", "/tokenize", {"prompt": "x"}).status != 200:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+    def ask(self, method, path, body=None, **headers):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.timeout)
+        try:
+            headers = {name.replace("_", "-"): value for name, value in headers.items()}
+            if isinstance(body, dict):
+                headers, body = {"Content-Type": "application/json", **headers}, json.dumps(body)
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            text = answer.read()
+            is_json = answer.headers.get("Content-Type", "").startswith("application/json")
+            return Answer(answer.status, json.loads(text) if is_json else {"bytes": text})
+        finally:
+            connection.close()
+
+    def open(self, name, durability="remote", **fields):
+        return self.ask("POST", "/v1/sessions", {"session": name, "durability": durability, **fields})
+
+    def get(self, name):
+        return self.ask("GET", f"/v1/sessions/{name}")
+
+    def turn(self, name, prompt, request=None, tokens=12, **fields):
+        headers = {"Idempotency_Key": request} if request else {}
+        return self.ask("POST", "/v1/completions", {"session": name, "prompt": prompt, "max_tokens": tokens, "seed": 7, **fields},
+                        **headers)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+
+def expected(run, prompts=PROMPTS, **of):
+    """What one server alone answers."""
+    alone = Replica(run, **of)
+    alone.open("s", "none")
+    texts = [alone.turn("s", prompt).text for prompt in prompts]
+    alone.kill()
+    return texts
+
+
+def client(url):
+    return boto3.client("s3", endpoint_url=url, aws_access_key_id=KEY, aws_secret_access_key=SECRET, region_name="us-east-1")
+
+
+def objects(url, prefix):
+    s3 = client(url)
+    listed = s3.list_objects_v2(Bucket="bucket", Prefix=prefix).get("Contents", [])
+    return {one["Key"][len(prefix):]: s3.get_object(Bucket="bucket", Key=one["Key"])["Body"].read() for one in listed}
+
+
+def test_a_session_moves_between_replicas_to_the_same_text(run, seaweedfs):
+    texts = expected(run)
+    a, b = Replica(run, seaweedfs), Replica(run, seaweedfs)
+    opened = a.open("s")
+    assert opened.status == 201 and opened.body["durability"] == "remote" and opened.body["epoch"] == 0
+    assert opened.body["commit"] == {"owner_epoch": 1, "number": 1, "position": 0}
+    assert a.turn("s", PROMPTS[0]).text == texts[0]
+    assert b.get("s").body["epoch"] == 1
+    assert b.turn("s", PROMPTS[1]).text == texts[1]
+    lost = a.turn("s", "lost")  # it does not know yet
+    assert lost.status == 409 and "belongs to" in lost.message and "since epoch 2" in lost.message, lost.message
+    assert a.turn("s", PROMPTS[2]).text == texts[2]
+    assert a.turn("s", PROMPTS[3]).text == texts[3]
+    info = a.get("s").body
+    assert info["epoch"] == 4 and info["commit"]["owner_epoch"] == 3 and info["durability"] == "remote"
+    assert a.ask("GET", "/v1/sessions").body["data"][0]["commit"] == info["commit"]
+    for server in (a, b):
+        assert "exists" in server.open("s").message
+    assert b.ask("DELETE", "/v1/sessions/s").body["deleted"]
+    assert b.get("s").status == 404
+    assert a.turn("s", "gone").status == 409  # with its copy
+    assert a.turn("s", "gone").status == 404
+    assert a.get("s").status == 404
+    assert a.open("s").status == 201
+    assert a.turn("s", PROMPTS[0]).text == texts[0]
+
+
+def test_a_repeated_request_gets_the_recorded_answer_on_any_replica(run, seaweedfs):
+    a, b = Replica(run, seaweedfs, "repeated"), Replica(run, seaweedfs, "repeated")
+    a.open("s")
+    first = a.turn("s", PROMPTS[0], "r1")
+    before = a.get("s").body
+    for server in (a, b):
+        again = server.turn("s", PROMPTS[0], "r1")
+        assert again.text == first.text and again.body["usage"] == first.body["usage"]
+        assert again.body["choices"] == first.body["choices"]
+        other = server.turn("s", "Another", "r1")
+        assert other.status == 409 and "other contents" in other.message, other.message
+        assert server.get("s").body["commit"] == before["commit"]  # it is not taken
+    assert b.turn("s", PROMPTS[1], "r2").text == expected(run)[1]
+    stopped = b.turn("s", PROMPTS[2], "r3", tokens=60, stop=[" the"])
+    assert a.turn("s", PROMPTS[2], "r3", tokens=60, stop=[" the"]).status == 409  # a has its copy of before
+    again = a.turn("s", PROMPTS[2], "r3", tokens=60, stop=[" the"])
+    assert again.body["choices"] == stopped.body["choices"] and again.body["usage"] == stopped.body["usage"]
+
+
+def test_what_is_not_there_is_refused_by_name(run, seaweedfs):
+    a, b = Replica(run, seaweedfs, "refused"), Replica(run, seaweedfs, "refused")
+    alone = Replica(run)
+    assert "--state-store" in alone.open("s").message
+    assert "ttl_seconds" in a.open("s", ttl_seconds=5).message
+    assert "rewind_tokens" in a.open("s", rewind_tokens=5).message
+    a.open("s")
+    a.turn("s", PROMPTS[0])
+    b.open("local", "none")
+    b.turn("local", PROMPTS[0])
+    for server in (a, b):  # with a copy and without one
+        for path, body in (("marks", {"mark": "m"}), ("rewind", {"position": 1}), ("rewind", {"mark": "m"}),
+                           ("fork", {"session": "t"}), ("fork", {"session": "t", "durability": "remote"})):
+            answer = server.ask("POST", f"/v1/sessions/s/{path}", body)
+            assert answer.status == 501 and "import the state" in answer.message, (path, answer.message)
+        assert server.ask("DELETE", "/v1/sessions/s/marks/m").status == 501
+    assert a.ask("POST", "/v1/sessions/s/fork", {"session": "t", "durability": "none"}).status == 201
+    assert a.turn("t", PROMPTS[1]).text == expected(run)[1]
+    assert b.ask("GET", "/v1/sessions/none").status == 404
+    assert b.ask("POST", "/v1/sessions/none/marks", {"mark": "m"}).status == 404
+    # Sessions of a server alone have all they had.
+    assert b.ask("POST", "/v1/sessions/local/marks", {"mark": "m"}).status == 200
+    assert b.turn("local", PROMPTS[1]).text == expected(run)[1]
+    assert b.ask("POST", "/v1/sessions/local/rewind", {"mark": "m"}).status == 200
+
+
+def test_states_go_in_and_out(run, seaweedfs):
+    texts = expected(run)
+    a, b = Replica(run, seaweedfs, "moved"), Replica(run, seaweedfs, "moved")
+    a.open("local", "none")
+    a.turn("local", PROMPTS[0])
+    state = a.ask("GET", "/v1/sessions/local/state").body["bytes"]
+    binary = {"Content_Type": "application/octet-stream"}
+    made = a.ask("PUT", "/v1/sessions/s/state?durability=remote", state, **binary)
+    assert made.status == 201 and made.body["durability"] == "remote", made.message
+    assert b.ask("GET", "/v1/sessions/s/state").body["bytes"] == state
+    assert b.get("s").body["commit"]["owner_epoch"] == 1  # it is not taken
+    assert b.turn("s", PROMPTS[1]).text == texts[1]
+    assert b.ask("PUT", "/v1/sessions/s/state?durability=remote", state, **binary).status == 409
+
+
+def test_states_are_sealed(run, seaweedfs, tmp_path):
+    keys = [tmp_path / "keys", tmp_path / "others"]
+    for file in keys:
+        subprocess.run([PROGRAM.parent / "recurve", "keys", "state", "new", "--file", file], check=True, capture_output=True)
+    sealed = ["--state-keys", str(keys[0])]
+    texts = expected(run)
+    a, b = [Replica(run, seaweedfs, "sealed", sealed) for _ in range(2)]
+    a.open("s")
+    assert a.turn("s", PROMPTS[0], "r1").text == texts[0]
+    ids = a.ask("POST", "/tokenize", {"prompt": texts[0]}).body["tokens"]
+    for key, text in objects(seaweedfs, "sealed/").items():
+        assert b"RCRVSTAT" not in text and json.dumps(ids).encode()[1:-1] not in text.replace(b",", b", "), key
+        assert not key.startswith("blobs/") or text.startswith(b"RCRVSEA1"), key
+    assert b.turn("s", PROMPTS[0], "r1").text == texts[0]
+    assert b.turn("s", PROMPTS[1]).text == texts[1]
+    without, others = Replica(run, seaweedfs, "sealed"), Replica(run, seaweedfs, "sealed", ["--state-keys", str(keys[1])])
+    for server, why in ((without, "--state-keys"), (others, "needs the operator's key")):
+        refused = server.turn("s", PROMPTS[2])
+        assert refused.status == 409 and why in refused.message, refused.message
+        assert server.ask("GET", "/v1/sessions/s/state").status == 409
+    assert "needs the operator's key" in others.open("other").message
+    without.open("plain")
+    without.turn("plain", PROMPTS[0])
+    refused = a.turn("plain", PROMPTS[1])
+    assert refused.status == 409 and "is not sealed" in refused.message, refused.message
+    assert b.turn("s", PROMPTS[2]).text == texts[2]  # none of them took it
+
+    # A new operator's key: the tenant's key is wrapped again, states are as they were.
+    wrapped = objects(seaweedfs, "sealed/keys/")
+    keys[0].write_text("".join("%064x\n" % random.getrandbits(256) for _ in range(1)) + keys[0].read_text())
+    rotated = Replica(run, seaweedfs, "sealed", sealed)
+    assert rotated.turn("s", PROMPTS[3]).text == texts[3]
+    again = objects(seaweedfs, "sealed/keys/")
+    assert again != wrapped and again.keys() == wrapped.keys() and len(again) == 1
+    keys[0].write_text(keys[0].read_text().splitlines(keepends=True)[0])
+    assert Replica(run, seaweedfs, "sealed", sealed).turn("s", PROMPTS[4]).text == texts[4]
+
+
+def test_a_replica_of_another_model_is_refused_by_name(run, seaweedfs):
+    a, b = Replica(run, seaweedfs, "models"), Replica(run, seaweedfs, "models", model=MODEL.parent / "gla-books")
+    a.open("s")
+    texts = expected(run)
+    assert a.turn("s", PROMPTS[0]).text == texts[0]
+    refused = b.turn("s", PROMPTS[1])
+    assert refused.status == 409 and "model" in refused.message, refused.message
+    assert a.turn("s", PROMPTS[1]).text == texts[1]  # b did not take it
+
+
+class Proxy:
+    """Passes connections to a store. Once armed, it carries out the next request that begins so, and loses its answer; held, it
+    passes nothing."""
+
+    def __init__(self, url):
+        self.port = int(url.rpartition(":")[2])
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.lock = threading.Lock()
+        self.armed, self.fired = None, 0
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def arm(self, begins, times=1):
+        with self.lock:
+            self.armed, self.times, self.fired = begins, times, 0
+
+    def takes(self, head):
+        with self.lock:
+            if self.armed is None or not self.armed(head) or self.fired == self.times:
+                return False
+            self.fired += 1
+            return True
+
+    def serve(self):
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.forward, args=(connection,), daemon=True).start()
+
+    def forward(self, connection):
+        loses = False
+        with connection, socket.create_connection(("127.0.0.1", self.port)) as store:
+            try:
+                while True:
+                    for ready in select.select([connection, store], [], [])[0]:
+                        data = ready.recv(1 << 20)
+                        if not data or (ready is store and loses):
+                            return
+                        if ready is connection and data[:4] in (b"GET ", b"PUT ", b"DELE"):
+                            loses = self.takes(data.partition(b"\r\n")[0].decode())
+                        (store if ready is connection else connection).sendall(data)
+            except OSError:
+                pass
+
+    def close(self):
+        self.listener.close()
+
+
+def of_head(method):
+    return lambda line: line.startswith(method) and "/head " in line
+
+
+def test_answers_of_the_store_that_are_lost(run, seaweedfs):
+    texts = expected(run)
+    proxy = Proxy(seaweedfs)
+    a, b = Replica(run, proxy.url, "lost"), Replica(run, seaweedfs, "lost")
+    proxy.arm(of_head("PUT"))
+    assert a.open("s").status == 201 and proxy.fired == 1
+    proxy.arm(of_head("PUT"))
+    assert a.turn("s", PROMPTS[0], "r0").text == texts[0] and proxy.fired == 1
+    assert b.turn("s", PROMPTS[1], "r1").text == texts[1]
+    # The commit is done, and nothing that the server asks is answered: it says so, and the client repeats its request elsewhere.
+    assert a.turn("s", "lost").status == 409
+    assert a.turn("s", PROMPTS[2], "r2").text == texts[2]
+    proxy.arm(lambda line: "/head " in line, times=1000)
+    unknown = a.turn("s", PROMPTS[3], "r3")
+    assert unknown.status == 429 and "it is unknown whether" in unknown.message, unknown.message
+    assert proxy.fired > 2
+    proxy.arm(None)
+    assert b.turn("s", "lost").status == 409
+    assert b.turn("s", PROMPTS[3], "r3").text == texts[3]
+    assert [server.get("s").body["epoch"] for server in (a, b)] == [4, 4]
+    assert b.turn("s", PROMPTS[4], "r4").text == texts[4]
+    assert a.turn("s", PROMPTS[4], "r4").text == texts[4]
+    assert a.turn("s", PROMPTS[5], "r5").text == texts[5]
+    proxy.close()
+
+
+def test_a_paused_owner_cannot_commit_any_more(run, seaweedfs):
+    texts = expected(run)
+    a, b = Replica(run, seaweedfs, "paused"), Replica(run, seaweedfs, "paused")
+    a.open("s")
+    assert a.turn("s", PROMPTS[0], "r0").text == texts[0]
+    answers = []
+    asked = threading.Thread(target=lambda: answers.append(a.turn("s", PROMPTS[1], "r1", tokens=400)))
+    asked.start()
+    while a.ask("GET", "/v1/load").body["requests_running"] == 0 and asked.is_alive():
+        pass
+    a.process.send_signal(signal.SIGSTOP)
+    assert b.turn("s", PROMPTS[1], "r1").text == texts[1]
+    a.process.send_signal(signal.SIGCONT)
+    asked.join()
+    assert answers[0].status == 409 and "belongs to" in answers[0].message, answers[0].message
+    assert b.turn("s", PROMPTS[2], "r2").text == texts[2]
+    assert b.get("s").body["epoch"] == 3
+
+
+def test_no_turn_is_lost_or_done_twice_by_kill_9(run, seaweedfs):
+    """Clients repeat their requests at another replica, with the same id, until they are answered."""
+    chance = random.Random(3)
+    sessions, turns = 4, 20
+    prompts = [f" {number} and" for number in range(turns)]
+    texts = expected(run, prompts)
+    replicas = [Replica(run, seaweedfs, "killed") for _ in range(2)]
+    for number in range(sessions):
+        assert replicas[0].open(f"s{number}").status == 201
+    failures, wrong = [], []
+
+    def work(number):
+        own = random.Random(number)
+        for turn, prompt in enumerate(prompts):
+            while True:
+                try:
+                    answer = own.choice(replicas).turn(f"s{number}", prompt, f"r{number}.{turn}")
+                except OSError:
+                    failures.append(number)
+                    time.sleep(0.05)
+                    continue
+                if answer.status == 200:
+                    break
+                assert answer.status in (409, 429, 503), answer.message
+                assert answer.status != 409 or "belongs to" in answer.message or "unique" in answer.message, answer.message
+            if answer.text != texts[turn]:
+                wrong.append((number, turn, answer.text, texts[turn]))
+                return
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(sessions)]
+    for worker in workers:
+        worker.start()
+    kills = 0
+    while any(worker.is_alive() for worker in workers):
+        time.sleep(0.3 + chance.random())
+        at = chance.randrange(2)
+        replicas[at].kill()
+        replicas[at] = Replica(run, seaweedfs, "killed")
+        kills += 1
+    assert not wrong
+    assert kills > 1
+    for number in range(sessions):
+        assert replicas[0].get(f"s{number}").body["epoch"] == turns
+
+
+def test_a_server_starts_without_its_store(run, seaweedfs):
+    port, = free_ports(1)
+    a = Replica(run, f"http://127.0.0.1:{port}", "optional", ["--state-store-optional"])
+    refused = a.open("s")
+    assert refused.status == 429 and "--state-store cannot be used now" in refused.message, refused.message
+    assert a.open("s", "none").status == 201 and a.turn("s", PROMPTS[0]).status == 200
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        proxy = Proxy.__new__(Proxy)
+        proxy.port, proxy.listener, proxy.lock, proxy.armed = int(seaweedfs.rpartition(":")[2]), listener, threading.Lock(), None
+        threading.Thread(target=proxy.serve, daemon=True).start()
+        end = time.monotonic() + 60
+        while (opened := a.open("t")).status != 201:
+            assert opened.status == 429 and time.monotonic() < end, opened.message
+            time.sleep(0.2)
+        assert a.turn("t", PROMPTS[0]).status == 200
