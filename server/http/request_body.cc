@@ -71,6 +71,20 @@ void check_tools(const ClientJson& tools) {
   throw BadField("tools", fmt::format("tools must be at most {}, got {}", kMost, tools.size()));
 }
 
+void check_tool_fields(const ClientJson& tool) {
+  const auto refuse = [](const char* what) {
+    throw BadField("tools", fmt::format("{} is not supported here: leave it out", what));
+  };
+  if (bool_of(tool, "async").value_or(false)) refuse("async of a tool");
+  const ClientJson* examples = find(tool, "input_examples");
+  if (examples != nullptr && *examples != ClientJson::array()) refuse("input_examples of a tool");
+  const ClientJson* callers = find(tool, "allowed_callers");
+  if (callers == nullptr) return;
+  const bool is_direct =
+      callers->is_array() && std::ranges::find(*callers, ClientJson("direct")) != callers->end();
+  if (!is_direct) refuse("allowed_callers of a tool without \"direct\"");
+}
+
 void read_any_whitespace(const ClientJson& body, TextRequest* asked) {
   if (!bool_of(body, "any_whitespace").value_or(false)) return;
   if (!asked->constraint) {

@@ -62,6 +62,10 @@ void check_messages(size_t count, const char* field, size_t bytes);
 // Refuses a list of more tools than any client has. Throws BadField.
 void check_tools(const ClientJson& tools);
 
+// Refuses fields of a function that would change who calls it, how, or what the prompt has of it.
+// Throws BadField.
+void check_tool_fields(const ClientJson& tool);
+
 // Reads any_whitespace into the constraint, without which it is refused. Throws BadField.
 void read_any_whitespace(const ClientJson& body, TextRequest* asked);
 

@@ -225,6 +225,7 @@ std::string tools_of(const ClientJson& body, const std::set<std::string>& found)
                                  "\"{}\": this server has no built-in tools",
                                  cut(type)));
     }
+    check_tool_fields(tool);
     const std::string name = string_of(tool, "name").value_or("");
     if (bool_of(tool, "defer_loading").value_or(false) && !found.contains(name)) continue;
     ClientJson function = {{"name", name}};

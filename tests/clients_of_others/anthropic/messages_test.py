@@ -10,7 +10,7 @@ import urllib.request
 
 import anthropic
 import pytest
-from anthropic.types import beta, message_count_tokens_params, message_create_params
+from anthropic.types import beta, message_count_tokens_params, message_create_params, tool_param
 from http_server import HERMES, HttpServer
 
 MESSAGES = [{"role": "user", "content": "How will the weather be?"}]
@@ -190,6 +190,19 @@ def test_no_field_of_the_client_is_dropped_in_silence(server, path, fields):
             continue
         body = json.dumps(least | {field: {"unexpected": [1]}}).encode()
         request = urllib.request.Request(f"{server.url}/v1/{path}", body, {"content-type": "application/json"})
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request)
+        assert refused.value.code == 400, field
+        assert field in json.load(refused.value)["error"]["message"], field
+
+
+def test_no_field_of_a_tool_is_dropped_in_silence(server):
+    harmless = {"cache_control", "eager_input_streaming"}
+    fields = fields_of(tool_param.ToolParam, beta.beta_tool_param.BetaToolParam)
+    for field in set(fields) - harmless - {"input_schema"}:
+        tool = TOOLS[0] | {field: {"unexpected": [1]}}
+        body = json.dumps({"messages": MESSAGES, "max_tokens": 1, "tools": [tool]}).encode()
+        request = urllib.request.Request(f"{server.url}/v1/messages", body, {"content-type": "application/json"})
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(request)
         assert refused.value.code == 400, field

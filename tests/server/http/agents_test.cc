@@ -101,6 +101,22 @@ TEST_F(AgentsTest, WithoutFunctionsThereAreNoTools) {
   refused("include", {"everything"});
 }
 
+TEST_F(AgentsTest, WhatChangesWhoCallsAToolIsRefusedByName) {
+  start();
+  const auto refused = [&](const char* field, const json& value) {
+    const json tool = {{"type", "function"}, {"name", "f"}, {field, value}};
+    const auto got = post("/v1/responses", {{"input", "hi"}, {"tools", {tool}}});
+    EXPECT_EQ(got.status, 400) << got.body;
+    EXPECT_THAT(got.body, ::testing::HasSubstr(field));
+  };
+  refused("allowed_callers", {"programmatic"});
+  refused("allowed_callers", 1);
+  refused("defer_loading", true);
+  refused("async", true);
+  refused("async", 1);
+  refused("input_examples", {{{"a", 1}}});
+}
+
 TEST_F(AgentsTest, AnUpgradeIsRefusedSoThatClientsPost) {
   answer("x");
   testing::HttpClient client(server_->port());

@@ -143,6 +143,10 @@ nlohmann::json take_other_tools(ClientJson& body) {
     const std::string type = tool.is_object() ? string_of(tool, "type").value_or("") : "";
     if (type.empty()) throw BadField("tools", "each of tools must be an object with a type");
     if (type == "function") {
+      check_tool_fields(tool);
+      if (bool_of(tool, "defer_loading").value_or(false)) {
+        throw BadField("tools", "defer_loading of a tool is not supported here: leave it out");
+      }
       functions.push_back(std::move(tool));
       continue;
     }
