@@ -60,7 +60,7 @@ def server(tmp_path):
 
 
 def run(tmp_path, command, **environment):
-    """What it prints, in a folder of its own, where nothing but this machine can be reached."""
+    """What it prints, in a separate folder, where nothing but this machine can be reached."""
     (tmp_path / "work").mkdir(exist_ok=True)
     nowhere = "http://127.0.0.1:9"
     environment |= {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "HTTPS_PROXY": nowhere, "HTTP_PROXY": nowhere,

@@ -72,7 +72,7 @@ TEST_F(StateBudget, SessionsGetWhatPromptsHaveAtOnce) {
   EXPECT_GE(harness->stats().prefix_states, kStates - 2);
 }
 
-// Each has a limit of its own, and the larger of the two is for both.
+// Each has a separate limit, and the larger of the two is for both.
 TEST_F(StateBudget, PromptsKeepWhatSessionsMayNotReserve) {
   const int64_t each = session_bytes();
   NullHarness harness(options(2 * each, 6 * each));
