@@ -320,6 +320,12 @@ int end(int code) {
   return code;
 }
 
+void drain_to_store(SharedSessions& shared, Clock::time_point deadline) {
+  const SharedSessions::Moved sessions = shared.move_to_store(deadline);
+  log_event(LogLevel::kInfo, "drained_to_store",
+            {{"moved", sessions.moved}, {"failed", sessions.failed}, {"late", sessions.late}});
+}
+
 // Loads the model and serves it until a signal or a failure stops it.
 int serve_model(const Options& o, StopSignal& stop, Failure& failure, ServerCore& core,
                 Frontends& frontends) {
@@ -366,8 +372,10 @@ int serve_model(const Options& o, StopSignal& stop, Failure& failure, ServerCore
 
   const double seconds = stop.wait().value_or(o.drain_seconds);
   log_event(LogLevel::kInfo, "draining", {{"seconds", seconds}, {"requests", core.under_way()}});
-  const bool all_ended = core.drain(Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                                       std::chrono::duration<double>(seconds)));
+  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                           std::chrono::duration<double>(seconds));
+  const bool all_ended = core.drain(deadline);
+  if (o.drain_to_store) drain_to_store(*shared, deadline);
   end_after(kShutdownTimeout, 1,  // with what is stored on the disk, as after a crash
             "recurve-server: gRPC has not stopped after 15 s, and the server ends without it; if "
             "memory or threads ran out at the start, raise their limits\n");

@@ -1,5 +1,6 @@
 #pragma once
 #include <string_view>
+#include <vector>
 
 #include "server/identity/identity.h"
 
@@ -16,5 +17,7 @@ struct Tenant {
   std::string_view name;
 };
 Tenant tenant_named(std::string_view name);
+// Those that were asked for so far. Thread-safe.
+std::vector<Tenant> known_tenants();
 
 }  // namespace recurve

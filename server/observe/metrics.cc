@@ -209,6 +209,20 @@ struct Metrics::Impl {
   Counter& state_dir_written = process.counter("recurve_state_dir_written_bytes_total",
                                                "Bytes written to files in --state-dir");
 
+  const std::array<Histogram*, kStoreCalls.size()> store_calls = add_series(
+      process.histogram_family("recurve_state_store_seconds",
+                               "Time of one operation on --state-store: commit a turn of a "
+                               "session, or take a session over with its state"),
+      "call", kStoreCalls, kTokenSeconds);
+  const std::array<Counter*, kStoreCalls.size()> store_failures =
+      counters(process, "recurve_state_store_failures_total", "Failed operations on --state-store",
+               "call", kStoreCalls);
+  const std::array<Counter*, kSharedTurns.size()> shared_turns =
+      counters(process, "recurve_shared_turns_total",
+               "Turns of sessions in --state-store: committed, answered from the record of an "
+               "earlier one, refused because another server has continued the session, or failed",
+               "outcome", kSharedTurns);
+
   const std::array<Counter*, kPrefixMisses.size()> prefix_prompts =
       counters(model, "recurve_prefix_prompts_total",
                "Started prompts, by whether they reused a cached prefix state (hit) or why not",
@@ -365,6 +379,16 @@ void Metrics::observe_state_dir(int call, double seconds, bool failed) {
   const auto index = static_cast<size_t>(call);
   impl_->state_dir_calls.at(index)->Observe(seconds);
   if (failed) impl_->state_dir_failures.at(index)->Increment();
+}
+
+void Metrics::observe_store(StoreCall call, double seconds, bool failed) {
+  const auto index = static_cast<size_t>(call);
+  impl_->store_calls.at(index)->Observe(seconds);
+  if (failed) impl_->store_failures.at(index)->Increment();
+}
+
+void Metrics::shared_turn(TurnEnd outcome) {
+  impl_->shared_turns.at(static_cast<size_t>(outcome))->Increment();
 }
 
 void Metrics::add_prefix(int miss, int64_t tokens, int64_t replayed, int64_t lost) {

@@ -45,6 +45,17 @@ class Metrics final : public EngineMetrics {
     kSent,     // the collector has accepted them
     kDropped,  // the collector did not accept them, or too many waited
   };
+  // Calls to --state-store for a session, of several requests each, and what became of the turns of
+  // its sessions.
+  static constexpr std::array kStoreCalls = {"commit", "take_over"};
+  enum class StoreCall { kCommit, kTakeOver };
+  static constexpr std::array kSharedTurns = {"committed", "recorded", "other_owner", "failed"};
+  enum class TurnEnd {
+    kCommitted,
+    kRecorded,    // a repeated request, which got the recorded answer
+    kOtherOwner,  // another server has continued the session
+    kFailed,      // or it is unknown whether it is committed
+  };
   // Counters per tenant.
   enum class Of { kRequests, kRefused, kPromptTokens, kGeneratedTokens };
   static constexpr int kOfTenant = 4;
@@ -98,6 +109,11 @@ class Metrics final : public EngineMetrics {
   void set_state_dir(const StateDirUse& use) override;
   // recurve_state_dir_seconds{call}, recurve_state_dir_failures_total{call}
   void observe_state_dir(int call, double seconds, bool failed) override;
+
+  // recurve_state_store_seconds{call}, recurve_state_store_failures_total{call},
+  // recurve_shared_turns_total{outcome}
+  void observe_store(StoreCall call, double seconds, bool failed);
+  void shared_turn(TurnEnd outcome);
 
   // recurve_prefix_prompts_total{begin}, recurve_prefix_tokens_total{of},
   // recurve_prefix_states, recurve_prefix_bytes, recurve_prefix_limit_bytes,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/engine/request_digest.h"
+#include "server/identity/tenants.h"
 #include "server/observe/log.h"
 #include "server/serving/server_core.h"
 
@@ -332,6 +333,7 @@ std::optional<SharedTurn::Begun> SharedSessions::recorded(const SharedTurn::Stat
     if (answer.digest != turn.digest) {
       return fail(EndReason::kOtherRequest, "it was answered with other contents: use a new id");
     }
+    core_.metrics.shared_turn(Metrics::TurnEnd::kRecorded);
     known.commit = commit_of(head, answer.position);
     known.recorded = std::move(answer);
     return known;
@@ -359,9 +361,15 @@ Refused SharedSessions::fetch(const Identity& caller, const std::string& name, E
     // Its owner may have committed since the head was read, and removed what that named.
     const bool changed = taken.outcome == Outcome::kLost || taken.outcome == Outcome::kDamaged;
     if (changed && attempt < kAttempts) continue;
-    if (!taken.done()) return refusal(taken);
+    if (!taken.done()) {
+      core_.metrics.observe_store(Metrics::StoreCall::kTakeOver,
+                                  seconds_between(began, Clock::now()), true);
+      return refusal(taken);
+    }
     if (Refused refused = place(command)) return refused;
     set_here(entry, true, record_of(entry.owned.head).position);
+    core_.metrics.observe_store(Metrics::StoreCall::kTakeOver, seconds_between(began, Clock::now()),
+                                false);
     log_event(LogLevel::kDebug, "session_taken",
               {{"tenant", caller.tenant_name},
                {"name", name},
@@ -431,10 +439,19 @@ SharedTurn::Committed SharedSessions::committed(const SharedTurn::State& turn, E
   const auto write = [&](const RemoteSessions::Commit& commit) {
     return sessions_.commit(&entry.owned, commit);
   };
+  const Clock::time_point began = Clock::now();
   const Result done = this->write(entry, exported, turn.request, &turn.answer, write);
+  count(done.outcome, seconds_between(began, Clock::now()));
   if (!done.done()) return {.refused = refusal(done)};
   set_here(entry, true, turn.answer.position);
   return {.commit = entry.commit};
+}
+
+void SharedSessions::count(Outcome commit, double seconds) {
+  using Turn = Metrics::TurnEnd;
+  const bool lost = commit == Outcome::kLost, done = commit == Outcome::kDone;
+  core_.metrics.observe_store(Metrics::StoreCall::kCommit, seconds, !done && !lost);
+  core_.metrics.shared_turn(done ? Turn::kCommitted : lost ? Turn::kOtherOwner : Turn::kFailed);
 }
 
 // Writes an exported state, and the answer that ended in it if there is one.
@@ -710,7 +727,6 @@ SessionResult SharedSessions::look_at(SessionCommand command, Entry& entry) {
 SessionResult SharedSessions::create(SessionCommand command, Entry& entry) {
   const Identity caller = command.caller;
   const std::string name = command.name;
-  const bool has_state = command.kind == Kind::kImport;
   if (entry.here) {
     return refused_command(
         EndReason::kExists,
@@ -720,26 +736,108 @@ SessionResult SharedSessions::create(SessionCommand command, Entry& entry) {
   command.durability = Durability::kNone;
   command.ttl_seconds = 0;
   if (Refused refused = place(command)) return result_of(refused);
-  SessionResult exported =
-      ask({.kind = has_state ? Kind::kExport : Kind::kGet, .caller = caller, .name = name});
-  const auto write = [&](const RemoteSessions::Commit& commit) {
-    return sessions_.create(tenant_of(caller), name, commit, &entry.owned);
-  };
-  Result created{.outcome = Outcome::kFailed, .error = exported.message};
-  if (exported.reason == EndReason::kDone && has_state) {
-    created = this->write(entry, exported, "", nullptr, write);
-  } else if (exported.reason == EndReason::kDone) {
-    created = write({.record = to_text(HeadRecord())});
-    if (created.outcome == Outcome::kUnknown) created = sessions_.settle(&entry.owned);
-  }
+  SessionResult result{.sessions = {SessionInfo()}};
+  const Result created = create_from_engine(caller, name, entry, &result.sessions.front());
   if (!created.done()) {
     drop(caller, name, entry);
     return result_of(refusal(created));
   }
-  set_here(entry, true, exported.sessions.front().position);
-  exported.state.reset();
-  describe(caller, &exported);
-  return exported;
+  describe(caller, &result);
+  return result;
+}
+
+// A session in the store with the state that the engine has.
+SharedSessions::Result SharedSessions::create_from_engine(const Identity& caller,
+                                                          const std::string& name, Entry& entry,
+                                                          SessionInfo* info) {
+  SessionResult found = ask({.kind = Kind::kGet, .caller = caller, .name = name});
+  if (found.reason == EndReason::kDone && found.sessions.front().position > 0) {
+    found = ask({.kind = Kind::kExport, .caller = caller, .name = name});
+  }
+  if (found.reason != EndReason::kDone) return {Outcome::kFailed, found.message};
+  *info = found.sessions.front();
+  const auto write = [&](const RemoteSessions::Commit& commit) {
+    return sessions_.create(tenant_of(caller), name, commit, &entry.owned);
+  };
+  Result created;
+  if (found.state != nullptr) {
+    created = this->write(entry, found, "", nullptr, write);
+  } else {
+    created = write({.record = to_text(HeadRecord())});
+    if (created.outcome == Outcome::kUnknown) created = sessions_.settle(&entry.owned);
+  }
+  if (created.done()) set_here(entry, true, info->position);
+  return created;
+}
+
+std::vector<SessionInfo> SharedSessions::sessions_of_engine(const Identity& caller) {
+  std::vector<SessionInfo> all;
+  SessionCommand list{.kind = Kind::kList, .caller = caller, .limit = kMaxPageSize};
+  while (true) {
+    SessionResult page = ask(list);
+    if (page.sessions.empty()) return all;
+    list.other = page.sessions.back().name;
+    describe(caller, &page);
+    for (SessionInfo& info : page.sessions) {
+      if (info.durability != Durability::kRemote) all.push_back(std::move(info));
+    }
+    if (!page.more) return all;
+  }
+}
+
+SharedSessions::Moved SharedSessions::move_to_store(Clock::time_point deadline) {
+  struct One {
+    Identity caller;
+    SessionInfo info;
+  };
+  std::vector<One> all;
+  for (const Tenant& tenant : known_tenants()) {
+    Identity caller = kAnyone;
+    caller.tenant = tenant.id;
+    caller.tenant_name = tenant.name;
+    for (SessionInfo& info : sessions_of_engine(caller)) all.push_back({caller, std::move(info)});
+  }
+  std::ranges::sort(all, std::ranges::greater(),
+                    [](const One& one) { return one.info.state_bytes; });
+  std::vector<std::future<std::optional<SessionResult>>> results;
+  for (One& one : all) {
+    const auto promised = std::make_shared<std::promise<std::optional<SessionResult>>>();
+    results.push_back(promised->get_future());
+    const Refused refused = hold(one.caller, one.info.name, [=, this](Entry& entry) {
+      std::optional<SessionResult> result;
+      if (Clock::now() < deadline) result = moved(one.caller, one.info, entry);
+      release(one.caller, one.info.name);
+      promised->set_value(std::move(result));
+    });
+    if (refused) promised->set_value(result_of(refused));
+  }
+  Moved sum;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const std::optional<SessionResult> result = results[i].get();
+    const bool done = result && result->reason == EndReason::kDone;
+    (done ? sum.moved : result ? sum.failed : sum.late) += 1;
+    if (done) continue;
+    log_event(LogLevel::kWarning, "session_not_moved",
+              {{"tenant", all[i].caller.tenant_name},
+               {"name", all[i].info.name},
+               {"why", result ? std::string_view(result->message) : "there was no time for it"}});
+  }
+  return sum;
+}
+
+// A durable session leaves --state-dir: a server that starts with the folder must not continue it
+// next to another one.
+SessionResult SharedSessions::moved(const Identity& caller, const SessionInfo& of, Entry& entry) {
+  SessionResult result{.sessions = {of}};
+  try {
+    if (Refused refused = unusable()) return result_of(refused);
+    const Result created = create_from_engine(caller, of.name, entry, &result.sessions.front());
+    if (!created.done()) return result_of(refusal(created));
+    if (of.durability == Durability::kLocal) drop(caller, of.name, entry);
+  } catch (...) {
+    return result_of(refusal_of_exception());
+  }
+  return result;
 }
 
 // Whichever server owns it. The copy here may be of an earlier commit.

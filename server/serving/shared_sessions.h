@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "server/object_store/remote_sessions.h"
 #include "server/request/clock.h"
@@ -116,6 +117,15 @@ class SharedSessions {
 
   // Its sessions can be shared: it is the first one.
   bool is_of(const ServedModel& model) const;
+  // Moves the sessions that the engine has alone into the store, the largest first, until the
+  // deadline: they have durability remote then, without their marks. For the end of a drain, when
+  // there are no requests.
+  struct Moved {
+    int moved = 0, failed = 0;
+    int late = 0;  // not moved by the deadline
+  };
+  Moved move_to_store(Clock::time_point deadline);
+
   // A command on a session of any durability; the engine alone gets it unless it concerns a shared
   // one. Its done() may be called on another thread than the engine's.
   Refused post(SessionCommand command);
@@ -159,7 +169,11 @@ class SharedSessions {
   Result write(Entry& entry, const SessionResult& exported, const std::string& request,
                const RecordedAnswer* answer,
                const std::function<Result(const RemoteSessions::Commit&)>& write);
+  void count(Outcome commit, double seconds);
   void drop(const Identity& caller, const std::string& name, Entry& entry);
+  SessionResult moved(const Identity& caller, const SessionInfo& of, Entry& entry);
+  Result create_from_engine(const Identity& caller, const std::string& name, Entry& entry,
+                            SessionInfo* info);
   SessionResult look_at(SessionCommand command, Entry& entry);
   SessionResult create(SessionCommand command, Entry& entry);
   SessionResult close(SessionCommand command, Entry& entry);
@@ -167,6 +181,7 @@ class SharedSessions {
   // On a thread of this class.
   Refused unusable();
   SessionResult ask(SessionCommand command);
+  std::vector<SessionInfo> sessions_of_engine(const Identity& caller);
   bool close_idlest_copy(Clock::time_point since);
   void close_idle_copies();
   void look_in_store(SessionCommand command, SessionResult otherwise);

@@ -474,6 +474,13 @@ int parse_options(int argc, char** argv, Options* o) {
       ->needs(store)
       ->group("Sessions");
 
+  app.add_flag(
+         "--drain-to-store", o->drain_to_store,
+         "Before the server ends, move all sessions to --state-store, within --drain-seconds: "
+         "other servers continue them")
+      ->needs(store)
+      ->group("Sessions");
+
   add_named(app, "--log-level", &o->log_level,
             {{"debug", LogLevel::kDebug},
              {"info", LogLevel::kInfo},

@@ -65,6 +65,7 @@ struct Options {
   std::string state_store;           // s3://BUCKET/PREFIX; empty: none
   std::string state_endpoint;        // http[s]://HOST[:PORT]; empty: AWS's own
   bool state_store_optional = false;
+  bool drain_to_store = false;
   uint64_t max_message_bytes = uint64_t{16} << 20;
   int max_connections = 0;             // 0: see connection_limits()
   int max_connections_by_address = 0;  // the same

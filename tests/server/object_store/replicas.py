@@ -32,9 +32,9 @@ class Answer:
 class Replica:
     """A server, asked over HTTP."""
 
-    def __init__(self, run, store=None, prefix="replicas", flags=(), model=MODEL, timeout=120):
+    def __init__(self, run, store=None, prefix="replicas", flags=(), model=MODEL, timeout=120, key=None):
         port, self.port = free_ports(2)
-        self.timeout = timeout
+        self.timeout, self.key = timeout, key
         if store:
             flags = ["--state-store", f"s3://bucket/{prefix}", "--state-endpoint", store, *flags]
         url = f"http://127.0.0.1:{self.port}/health"
@@ -49,6 +49,8 @@ class Replica:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.timeout)
         try:
             headers = {name.replace("_", "-"): value for name, value in headers.items()}
+            if self.key:
+                headers["Authorization"] = f"Bearer {self.key}"
             if isinstance(body, dict):
                 headers, body = {"Content-Type": "application/json", **headers}, json.dumps(body)
             connection.request(method, path, body, headers)
@@ -388,3 +390,66 @@ def test_a_server_starts_without_its_store(run, seaweedfs):
             assert opened.status == 429 and time.monotonic() < end, opened.message
             time.sleep(0.2)
         assert a.turn("t", PROMPTS[0]).status == 200
+
+
+def test_a_drain_moves_all_sessions_to_the_store(run, seaweedfs, tmp_path):
+    texts = expected(run)
+    a = Replica(run, seaweedfs, "drained", ["--state-dir", str(tmp_path / "states"), "--drain-to-store"])
+    for durability in ("none", "local", "remote"):
+        assert a.open(durability, durability).status == 201
+        assert a.turn(durability, PROMPTS[0], "r").text == texts[0]
+    a.open("empty", "none")
+    for number in range(40):
+        a.open(f"many{number}", "none")
+        assert a.turn(f"many{number}", PROMPTS[0]).text == texts[0]
+    a.process.terminate()
+    assert a.process.wait() == 0
+    b = Replica(run, seaweedfs, "drained")
+    for name in ("none", "local", "remote", *(f"many{number}" for number in range(40))):
+        assert b.turn(name, PROMPTS[1]).text == texts[1], name
+    assert b.turn("empty", PROMPTS[0]).text == texts[0]
+    # What was durable in the folder is not there any more: it would be continued twice.
+    again = Replica(run, seaweedfs, "drained", ["--state-dir", str(tmp_path / "states")])
+    assert again.ask("GET", "/v1/sessions").body["data"] == []
+    assert again.turn("local", PROMPTS[2]).text == texts[2]
+
+
+def test_a_drain_says_what_it_could_not_move(run, seaweedfs, tmp_path):
+    proxy = Proxy(seaweedfs)
+    a = Replica(run, proxy.url, "late", ["--drain-to-store", "--drain-seconds", "1"])
+    a.open("s", "none")
+    a.turn("s", PROMPTS[0])
+    assert Replica(run, seaweedfs, "late").open("taken").status == 201
+    a.open("taken", "none")
+    a.turn("taken", PROMPTS[0])
+    proxy.arm(lambda line: "/blobs/" in line and line.startswith("PUT"), times=1000)
+    a.process.terminate()
+    assert a.process.wait() == 0
+    log = (tmp_path / "log").read_text()
+    assert "event=drained_to_store moved=0 failed=2 late=0" in log
+    assert 'name=taken why="session \\"taken\\" exists' in log
+    proxy.close()
+
+
+def test_tenants_do_not_see_each_others_sessions(run, seaweedfs, tmp_path):
+    file = tmp_path / "keys"
+    keys = [subprocess.run([PROGRAM.parent / "recurve", "keys", "new", "--file", file, "--tenant", tenant], check=True,
+                           capture_output=True, text=True).stdout.split()[-1] for tenant in ("alice", "bob")]
+    texts = expected(run)
+    servers = [Replica(run, seaweedfs, "tenants", ["--keys", str(file)], key=keys[0]) for _ in range(2)]
+
+    def turn(server, key, prompt):
+        server.key = key
+        return server.turn("s", prompt)
+
+    for server, key in zip(servers, keys):
+        server.key = key
+        assert server.open("s").status == 201
+    assert turn(servers[0], keys[0], PROMPTS[0]).text == texts[0]
+    assert turn(servers[0], keys[1], PROMPTS[0]).text == texts[0]
+    assert turn(servers[1], keys[0], PROMPTS[1]).text == texts[1]
+    servers[1].key = keys[1]
+    assert servers[1].ask("DELETE", "/v1/sessions/s").status == 200
+    servers[0].key = keys[1]
+    assert servers[0].get("s").status == 404
+    assert turn(servers[1], keys[0], PROMPTS[2]).text == texts[2]

@@ -55,6 +55,9 @@ TEST(Metrics, EverySeriesExistsFromTheStart) {
                              "recurve_state_dir_seconds_count{call=\"spill\"}",
                              "recurve_state_dir_seconds_count{call=\"read\"}",
                              "recurve_state_dir_failures_total{call=\"commit\"}",
+                             "recurve_state_store_seconds_count{call=\"take_over\"}",
+                             "recurve_state_store_failures_total{call=\"commit\"}",
+                             "recurve_shared_turns_total{outcome=\"other_owner\"}",
                              "recurve_state_dir_syncs_total",
                              "recurve_state_dir_written_bytes_total",
                              "recurve_state_dir_set_aside",
@@ -188,6 +191,18 @@ TEST(Metrics, TimesReachTheirHistograms) {
   EXPECT_EQ(value(text, "recurve_step_seconds_sum"), 0.004);
   EXPECT_EQ(value(text, "recurve_batch_rows_bucket{le=\"64\"}"), 0);
   EXPECT_EQ(value(text, "recurve_batch_rows_bucket{le=\"128\"}"), 1);
+}
+
+TEST(Metrics, CallsToTheStoreReachTheirSeries) {
+  Metrics metrics;
+  metrics.observe_store(Metrics::StoreCall::kTakeOver, 0.1, true);
+  metrics.shared_turn(Metrics::TurnEnd::kRecorded);
+  const std::string text = metrics.text();
+  EXPECT_EQ(value(text, "recurve_state_store_seconds_count{call=\"take_over\"}"), 1);
+  EXPECT_EQ(value(text, "recurve_state_store_failures_total{call=\"take_over\"}"), 1);
+  EXPECT_EQ(value(text, "recurve_state_store_failures_total{call=\"commit\"}"), 0);
+  EXPECT_EQ(value(text, "recurve_shared_turns_total{outcome=\"recorded\"}"), 1);
+  EXPECT_EQ(value(text, "recurve_shared_turns_total{outcome=\"committed\"}"), 0);
 }
 
 TEST(Metrics, ThoseOfAModelCarryItsName) {
