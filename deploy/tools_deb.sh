@@ -12,7 +12,7 @@ version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$source/pyproject.toml")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 modules=$work/usr/lib/python3/dist-packages/weights_tools
-mkdir -p "$work"/{DEBIAN,usr/bin,usr/share/doc/recurve-tools} "$modules/families"
+mkdir -p "$work"/{DEBIAN,usr/bin,usr/share/doc/recurve-tools,usr/share/man/man1} "$modules/families"
 cp "$source"/*.py "$source"/*.jinja "$modules/"
 rm "$modules/hatch_build.py"
 cp "$source"/families/*.py "$modules/families/"
@@ -26,6 +26,30 @@ from weights_tools.__main__ import main
 if __name__ == "__main__":  # processes that quantize starts read this file too
     sys.exit(main())
 END
+# The manual page has what --help prints, for which the modules are read: this needs python3-numpy too.
+(cd "$source/.." && COLUMNS=80 PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 - <<'END'
+import contextlib
+import io
+import sys
+
+from weights_tools.__main__ import COMMANDS, run
+
+sys.argv[0] = "recurve-tools"
+
+
+def help_of(*arguments):
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+        run([*arguments, "--help"])
+    lines = text.getvalue().replace("\\", "\\e").replace("-", "\\-").splitlines()
+    return "\n".join("\\&" + line for line in lines)
+
+
+print(".TH RECURVE\\-TOOLS 1\n.SH NAME\nrecurve\\-tools \\- convert, quantize and inspect checkpoints for Recurve")
+for title, arguments in [("SYNOPSIS", []), *((name.upper(), [name]) for name in COMMANDS)]:
+    print(f".SH {title}\n.nf\n{help_of(*arguments)}\n.fi")
+END
+) | gzip -9n >"$work/usr/share/man/man1/recurve-tools.1.gz"
 cat >"$work/DEBIAN/control" <<END
 Package: recurve-tools
 Version: $version

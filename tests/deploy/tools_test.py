@@ -1,5 +1,6 @@
 """weights_tools as a wheel, in a bare virtual environment, and as the Debian package recurve-tools."""
 
+import gzip
 import pathlib
 import sys
 import tarfile
@@ -64,6 +65,8 @@ def test_the_debian_package_works_with_debians_python(package, tmp_path):
     deb, root = package
     assert run("dpkg-deb", "--field", deb, "Depends") == "python3 (>= 3.11), python3-numpy\n"
     assert (root / "usr/share/doc/recurve-tools/copyright").read_bytes() == LICENCE
+    page = gzip.decompress((root / "usr/share/man/man1/recurve-tools.1.gz").read_bytes()).decode()
+    assert page.count("usage: recurve\\-tools ") == page.count(".SH ") - 1 > 5
     packages = root / "usr/lib/python3/dist-packages"
     assert {str(path.relative_to(packages)) for path in packages.rglob("*") if path.is_file()} == modules()
     environment = ["env", "-C", tmp_path, f"PYTHONPATH={packages}", "PYTHONDONTWRITEBYTECODE=1"]
