@@ -47,7 +47,7 @@ ALLOWED = {  # folder: the folders whose headers it may include besides its own
                        "server/prefix", "server/request", "server/serving", "server/session", "server/state", "server/storage", "server/text"},
     "server": {"*"},  # the composition root
     "server/command_line": set(),
-    "clients": {"proto", "server/command_line", "server/startup/flag_values.h", "server/startup/usage.h", "server/identity", "server/startup/version.h"},
+    "clients": {"proto", "server/command_line", "server/object_store", "server/startup/flag_values.h", "server/startup/usage.h", "server/identity", "server/startup/version.h"},
     "tests": {"*"},
 }
 # The one file that sees the tables of all backends.

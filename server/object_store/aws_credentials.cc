@@ -1,7 +1,6 @@
 #include "server/object_store/aws_credentials.h"
 
 #include <fmt/format.h>
-#include <time.h>
 
 #include <algorithm>
 #include <fstream>
@@ -99,14 +98,12 @@ class ProfileCredentials : public AwsCredentialSource {
   AwsCredentials credentials_;
 };
 
-// "2026-01-31T10:20:30Z", with or without a fraction.
-system_clock::time_point time_of(const std::string& text) {
-  struct tm parts{};
-  const char* end = strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &parts);
-  if (end == nullptr) {
+system_clock::time_point expiration_of(const std::string& text) {
+  const std::optional<time_t> time = xml_time(text);
+  if (!time) {
     throw std::runtime_error("the security token service answered without an expiration time");
   }
-  return system_clock::from_time_t(timegm(&parts));
+  return system_clock::from_time_t(*time);
 }
 
 // Keys for a role, which the security token service gives for the token of a web identity.
@@ -171,7 +168,7 @@ class WebIdentityCredentials : public AwsCredentialSource {
     AwsCredentials given{.key_id = element("AccessKeyId"),
                          .secret = element("SecretAccessKey"),
                          .session_token = element("SessionToken"),
-                         .expires = time_of(element("Expiration"))};
+                         .expires = expiration_of(element("Expiration"))};
     if (given.key_id.empty() || given.secret.empty()) {
       throw std::runtime_error(fmt::format("{} answered without credentials", endpoint_));
     }

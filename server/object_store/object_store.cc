@@ -4,6 +4,7 @@
 #include <openssl/evp.h>
 
 #include <algorithm>
+#include <charconv>
 #include <memory>
 #include <stdexcept>
 #include <utility>
@@ -59,6 +60,12 @@ std::string printable(std::string_view text) {
   return plain;
 }
 
+uint64_t number_of(std::string_view digits) {
+  uint64_t number = 0;
+  std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  return number;
+}
+
 bool is_expired(std::string_view code) {
   return code == "ExpiredToken" || code == "ExpiredTokenException" ||
          code == "TokenRefreshRequired" || code == "InvalidToken" || code == "InvalidAccessKeyId";
@@ -100,7 +107,8 @@ ObjectStoreTarget parse_object_store(const std::string& url, const std::string& 
 
 struct ObjectStore::Call {
   const char* method;
-  const std::string& key;
+  const std::string& key;  // empty: of the bucket
+  std::string query = {};
   std::span<const std::string_view> parts = {};
   bool has_body = false;
   std::string hash = {};
@@ -153,11 +161,43 @@ ObjectResult ObjectStore::remove(const std::string& key) {
   return result;
 }
 
+// The query is in the order in which it is signed.
+ObjectStore::Page ObjectStore::list(const std::string& begins, const std::string& after) {
+  constexpr size_t kMostBytes = size_t{4} << 20;
+  const std::string none;
+  std::string query = "list-type=2&max-keys=1000&prefix=" + url_escaped(target_.prefix + begins);
+  if (!after.empty()) query += "&start-after=" + url_escaped(target_.prefix + after);
+  Page page{perform({.method = "GET",
+                     .key = none,
+                     .query = std::move(query),
+                     .hash = sha256_of({}),
+                     .most_bytes = kMostBytes})};
+  if (!page.result.done()) return page;
+  std::string_view rest = page.result.body;
+  page.more = xml_element(rest, "IsTruncated") == "true";
+  constexpr std::string_view kEnd = "</Contents>";
+  for (size_t end; (end = rest.find(kEnd)) != std::string_view::npos;
+       rest.remove_prefix(end + kEnd.size())) {
+    const std::string_view one = xml_element(rest.substr(0, end + kEnd.size()), "Contents");
+    const std::string_view key = xml_element(one, "Key");
+    if (!key.starts_with(target_.prefix)) {
+      page.result = {.error = fmt::format("{} lists \"{}\", which was not asked for",
+                                          target_.endpoint, printable(key))};
+      return page;
+    }
+    page.objects.push_back({.key = std::string(key.substr(target_.prefix.size())),
+                            .bytes = number_of(xml_element(one, "Size")),
+                            .changed = xml_time(xml_element(one, "LastModified")).value_or(0)});
+  }
+  page.more = page.more && !page.objects.empty();
+  return page;
+}
+
 // A put with a condition is repeated like any other: carried out twice, the second time its
 // condition is not met. So if that is the answer after an ambiguous one, it may be the first that
 // was carried out.
 ObjectResult ObjectStore::perform(const Call& call) {
-  if (!is_key(call.key)) {
+  if (call.query.empty() && !is_key(call.key)) {
     throw std::invalid_argument(fmt::format("\"{}\" is no key of an object", call.key));
   }
   const Clock::time_point deadline = Clock::now() + options_.patience + call.transfer_time();
@@ -199,7 +239,10 @@ HttpResponse ObjectStore::send(const Call& call, const AwsCredentials& credentia
   if (call.conditional()) headers.push_back(call.condition);
   return http_.send(
       {.method = call.method,
-       .url = fmt::format("{}/{}/{}{}", target_.endpoint, target_.bucket, target_.prefix, call.key),
+       .url = call.query.empty()
+                  ? fmt::format("{}/{}/{}{}", target_.endpoint, target_.bucket, target_.prefix,
+                                call.key)
+                  : fmt::format("{}/{}?{}", target_.endpoint, target_.bucket, call.query),
        .headers = std::move(headers),
        .body = call.parts,
        .has_body = call.has_body,

@@ -2,11 +2,13 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <mutex>
 #include <random>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "server/object_store/aws_credentials.h"
 #include "server/object_store/http_client.h"
@@ -66,6 +68,20 @@ class ObjectStore {
                    const PutCondition& condition = {});
   // Done too if there is no such object.
   ObjectResult remove(const std::string& key);
+
+  // The objects whose keys begin so, in the order of the keys: at most a thousand after the key
+  // `after`. Keys are without the target's prefix.
+  struct Listed {
+    std::string key = {};
+    uint64_t bytes = 0;
+    int64_t changed = 0;  // seconds since 1970, by the store's clock
+  };
+  struct Page {
+    ObjectResult result = {};
+    std::vector<Listed> objects = {};
+    bool more = false;
+  };
+  Page list(const std::string& begins, const std::string& after = "");
 
   // Writes, reads and removes an object. Throws std::runtime_error with a sentence if the store
   // cannot be used: unreachable, without rights, or if it does not apply conditions, without which

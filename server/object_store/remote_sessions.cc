@@ -114,6 +114,7 @@ RemoteSessions::Result RemoteSessions::commit(OwnedSession* owned, const Commit&
 
 RemoteSessions::Result RemoteSessions::publish_commit(OwnedSession* owned, SessionHead next,
                                                       const Commit& commit) {
+  owned->began = std::chrono::steady_clock::now();
   next.nonce = new_nonce();
   ++next.commit;
   next.record = commit.record;
@@ -167,6 +168,10 @@ RemoteSessions::Result RemoteSessions::write_blobs(const Commit& commit, Session
 }
 
 RemoteSessions::Result RemoteSessions::publish(OwnedSession* owned, SessionHead next, bool resent) {
+  const bool names_blobs = !keys_only_in(next, owned->head).empty();
+  if (names_blobs && std::chrono::steady_clock::now() - owned->began > kLongestCommit) {
+    return too_late(owned, std::move(next), resent);
+  }
   std::string text;
   try {
     text = head_text(next);
@@ -200,6 +205,19 @@ RemoteSessions::Result RemoteSessions::publish(OwnedSession* owned, SessionHead 
   }
   owned->sent = std::move(next);
   return unknown(*owned, put.error);
+}
+
+// Its blobs may be removed soon.
+RemoteSessions::Result RemoteSessions::too_late(OwnedSession* owned, SessionHead next,
+                                                bool resent) {
+  constexpr const char* kWhy = "the server was stopped during the commit";
+  if (resent) {
+    owned->sent = std::move(next);
+    return unknown(*owned, kWhy);
+  }
+  give_up(owned, next);
+  return {Outcome::kFailed, fmt::format("the commit of session \"{}\" took more than an hour: {}",
+                                        next.session, kWhy)};
 }
 
 RemoteSessions::Result RemoteSessions::settle(OwnedSession* owned) {

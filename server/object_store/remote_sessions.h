@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -19,8 +20,14 @@ struct OwnedSession {
   std::string etag = {};
   // A head that was sent, of which it is unknown whether the store has it.
   std::optional<SessionHead> sent = {};
+  // When its blobs began to be written.
+  std::chrono::steady_clock::time_point began = {};
   std::vector<std::string> unused = {};  // keys of blobs that no head names: see remove_unused()
 };
+
+// A head is not sent any more so long after its blobs began to be written. A collector removes a
+// blob that no head names only much later.
+inline constexpr std::chrono::hours kLongestCommit{1};
 
 // Sessions in an object store that several servers share. Which of them owns a session, and what
 // its last commit is, is in the session's head alone: each change of it is a write on the condition
@@ -97,6 +104,7 @@ class RemoteSessions {
   Result write_blobs(const Commit& commit, SessionHead* head, std::vector<std::string>* written);
   // resent: the head was sent before, and may be written.
   Result publish(OwnedSession* owned, SessionHead next, bool resent = false);
+  static Result too_late(OwnedSession* owned, SessionHead next, bool resent);
   Result publish_commit(OwnedSession* owned, SessionHead next, const Commit& commit);
   std::string seal_answer(const SessionHead& head, const std::string& answer);
   // found: as it is in the store.

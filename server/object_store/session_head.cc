@@ -110,23 +110,36 @@ std::string head_text(const SessionHead& head) {
   return text;
 }
 
+namespace {
+
+// Throws std::runtime_error with why it is no head.
+SessionHead parse(std::string_view text) {
+  if (!text.starts_with(kMagic)) throw std::runtime_error("it is no head of a session");
+  std::string_view rest = text.substr(kMagic.size());
+  if (!rest.starts_with(kForm)) {
+    throw std::runtime_error("a newer server wrote it: update this one");
+  }
+  rest.remove_prefix(kForm.size());
+  try {
+    const uint64_t checksum = checksum_from(rest.substr(0, kDigits));
+    const std::string_view all = rest.substr(std::min(kDigits + 1, rest.size()));
+    if (checksum_of(all) != checksum) throw std::runtime_error("it is damaged");
+    return head_of(json::parse(all));
+  } catch (const json::exception&) {
+    throw std::runtime_error("it lacks members");
+  }
+}
+
+}  // namespace
+
 SessionHead parse_head(std::string_view text, std::string_view tenant, std::string_view session) {
   const auto fail = [&](std::string_view why) {
     throw std::runtime_error(
         fmt::format("the head of session \"{}\" cannot be used: {}", session, why));
   };
-  if (!text.starts_with(kMagic)) fail("it is no head of a session");
-  std::string_view rest = text.substr(kMagic.size());
-  if (!rest.starts_with(kForm)) fail("a newer server wrote it: update this one");
-  rest.remove_prefix(kForm.size());
   SessionHead head;
   try {
-    const uint64_t checksum = checksum_from(rest.substr(0, kDigits));
-    const std::string_view all = rest.substr(std::min(kDigits + 1, rest.size()));
-    if (checksum_of(all) != checksum) throw std::runtime_error("it is damaged");
-    head = head_of(json::parse(all));
-  } catch (const json::exception&) {
-    fail("it lacks members");
+    head = parse(text);
   } catch (const std::runtime_error& error) {
     fail(error.what());
   }
@@ -135,5 +148,7 @@ SessionHead parse_head(std::string_view text, std::string_view tenant, std::stri
   }
   return head;
 }
+
+std::vector<RemoteBlob> blobs_of_head(std::string_view text) { return parse(text).blobs; }
 
 }  // namespace recurve

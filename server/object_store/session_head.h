@@ -54,5 +54,7 @@ std::string head_text(const SessionHead& head);
 // Throws std::runtime_error with a sentence if the text is no head, is damaged, has a newer form,
 // or is that of another session or tenant.
 SessionHead parse_head(std::string_view text, std::string_view tenant, std::string_view session);
+// The blobs of a head of any session. Throws like parse_head().
+std::vector<RemoteBlob> blobs_of_head(std::string_view text);
 
 }  // namespace recurve

@@ -20,7 +20,9 @@ std::string key_object(std::string_view tenant) { return fmt::format("keys/t-{}"
 // A whole number of pieces has an empty one at its end.
 size_t pieces_of(uint64_t bytes) { return bytes / kPiece + 1; }
 
-uint64_t number_of(size_t piece, bool is_last) { return 2 * uint64_t{piece} + (is_last ? 1 : 0); }
+uint64_t number_of_piece(size_t piece, bool is_last) {
+  return 2 * uint64_t{piece} + (is_last ? 1 : 0);
+}
 
 }  // namespace
 
@@ -52,11 +54,11 @@ std::string StoreSeal::seal(const std::string& tenant, const std::string& contex
       piece.append(more);
       part.remove_prefix(more.size());
       if (piece.size() < kPiece) break;
-      sealed += cipher.seal(number_of(count++, false), piece);
+      sealed += cipher.seal(number_of_piece(count++, false), piece);
       piece.clear();
     }
   }
-  sealed += cipher.seal(number_of(count, true), piece);
+  sealed += cipher.seal(number_of_piece(count, true), piece);
   return sealed;
 }
 
@@ -85,7 +87,7 @@ std::string StoreSeal::open(const std::string& tenant, const std::string& contex
   for (size_t count = 0;; ++count) {
     const std::string_view next = sealed.substr(0, kPiece + kTagBytes);
     const bool is_last = next.size() < kPiece + kTagBytes;
-    if (!cipher.open(number_of(count, is_last), next, &piece)) {
+    if (!cipher.open(number_of_piece(count, is_last), next, &piece)) {
       throw SealError(SealError::Why::kDamage,
                       "it was changed, cut off, or is that of something else");
     }

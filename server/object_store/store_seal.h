@@ -55,7 +55,8 @@ class StoreSeal {
   static uint64_t sealed_bytes(uint64_t bytes);
 
   // All throw SealError.
-  // Creates the tenant's key if there is none, and reads it: seal() and open() ask the store no more.
+  // Creates the tenant's key if there is none, and reads it: seal() and open() ask the store no
+  // more.
   void prepare(const std::string& tenant) { key_of(tenant, /*creates=*/true); }
   std::string seal(const std::string& tenant, const std::string& context,
                    std::span<const std::string_view> parts);

@@ -1,6 +1,8 @@
 #pragma once
 #include <fmt/format.h>
+#include <time.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -16,6 +18,14 @@ inline std::string_view xml_element(std::string_view xml, std::string_view name)
   const size_t end = xml.find(close, begin);
   if (end == std::string_view::npos) return {};
   return xml.substr(begin + open.size(), end - begin - open.size());
+}
+
+// "2026-01-31T10:20:30Z", with or without a fraction, in seconds since 1970; nothing: it is no
+// time.
+inline std::optional<time_t> xml_time(std::string_view text) {
+  struct tm parts{};
+  const char* const end = strptime(std::string(text).c_str(), "%Y-%m-%dT%H:%M:%S", &parts);
+  return end != nullptr ? std::optional(timegm(&parts)) : std::nullopt;
 }
 
 }  // namespace recurve

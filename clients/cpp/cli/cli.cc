@@ -98,6 +98,7 @@ void add_commands(CLI::App& app, CliContext& context) {
   add_health(app, context);
   add_abort(app, context);
   add_keys(app, context);
+  add_store(app, context);
   add_help(app, context);
   for (CLI::App* command : app.get_subcommands({})) {
     command->footer(

@@ -116,10 +116,14 @@ def main():
     for name, value in (("turns", 10000), ("sessions", 100), ("clients", 32), ("replicas", 3), ("delay", 0.1), ("losing", 0.002)):
         parser.add_argument(f"--{name}", type=type(value), default=value)
     args = parser.parse_args()
-    folder = pathlib.Path(tempfile.mkdtemp())
+    with tempfile.TemporaryDirectory() as folder:
+        measure(args, pathlib.Path(folder))
+
+
+def measure(args, folder):
     runs = runner(folder)
     run = next(runs)
-    url = seaweedfs_at(run, folder)
+    url = seaweedfs_at(run, folder, 100)  # what is removed stays on the disk for a while
     store = Store(url, args.delay, args.losing)
     prompts = [f" and {number}" for number in range(args.turns // args.sessions)]
     texts = expected(run, prompts)

@@ -1,11 +1,13 @@
 // The client at stores of others, which object_stores.py starts. It takes S3_URL, S3_ENDPOINT and
 // AWS's variables from the environment, and GoogleTest's flags.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <memory>
 #include <string>
 #include <thread>
@@ -13,14 +15,17 @@
 
 #include "server/object_store/object_store.h"
 #include "server/object_store/remote_sessions.h"
+#include "server/object_store/store_collector.h"
 #include "tests/support/temp_dir.h"
 
 namespace recurve::object_stores_test {
 
 using Outcome = ObjectResult::Outcome;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::UnorderedElementsAre;
 
 std::string variable(const char* name) {
   const char* value = getenv(name);
@@ -99,6 +104,103 @@ TEST(Stores, LetOneOfManyWritersWin) {
   EXPECT_EQ(won, 1);
   EXPECT_EQ(lost, kWriters - 1);
   EXPECT_TRUE(client.store.remove("race").done());
+}
+
+TEST(Stores, ListObjectsInPages) {
+  Client client;
+  constexpr int kObjects = 1005;
+  const std::string_view text[] = {"text"};
+  const auto key = [](int number) { return fmt::format("listed/t-A_z.9/{:04}", number); };
+  for (int number = 0; number < kObjects; ++number) {
+    ASSERT_TRUE(client.store.put(key(number), text).done());
+  }
+  ASSERT_TRUE(client.store.put("listed-others/x", text).done());
+  int number = 0;
+  std::string after;
+  for (bool more = true; more;) {
+    const ObjectStore::Page page = client.store.list("listed/", after);
+    ASSERT_TRUE(page.result.done()) << page.result.error;
+    for (const ObjectStore::Listed& one : page.objects) {
+      ASSERT_EQ(one.key, key(number++));
+      EXPECT_EQ(one.bytes, 4u);
+      EXPECT_NEAR(static_cast<double>(one.changed), static_cast<double>(std::time(nullptr)), 60);
+    }
+    more = page.more;
+    after = page.objects.back().key;
+  }
+  EXPECT_EQ(number, kObjects);
+  EXPECT_TRUE(client.store.list("nothing/").objects.empty());
+  for (const ObjectStore::Page page = client.store.list("listed/");
+       const auto& one : page.objects) {
+    ASSERT_TRUE(client.store.remove(one.key).done());
+  }
+}
+
+// Servers commit while blobs without a head are collected, by a clock that is far ahead: each blob
+// is old then. What a commit is about to name would go too, so they pause meanwhile.
+TEST(Stores, BlobsWithoutAHeadAreCollected) {
+  Client client;
+  RemoteSessions sessions(client.store, "owner");
+  OwnedSession owned;
+  const std::string_view first[] = {"first"}, second[] = {"second"}, left[] = {"left"};
+  ASSERT_TRUE(sessions.create("c", "s", {.record = "r"}, &owned).done());
+  ASSERT_TRUE(sessions.commit(&owned, {.record = "r", .added = {first}}).done());
+  const std::string replaced = owned.head.blobs[0].key;
+  ASSERT_TRUE(sessions.commit(&owned, {.record = "r", .added = {second}}).done());
+  const std::string alone = new_blob_key("c"), damaged = new_blob_key("d");
+  ASSERT_TRUE(client.store.put(alone, left).done());
+  ASSERT_TRUE(client.store.put(damaged, left).done());
+  ASSERT_TRUE(client.store.put(head_key("d", "s"), left).done());
+
+  std::vector<std::string> gone, heads;
+  const auto collect = [&](bool removes, int64_t now) {
+    gone.clear();
+    heads.clear();
+    StoreCollector::Options options{.removes = removes};
+    options.on_blob = [&](const ObjectStore::Listed& blob) { gone.push_back(blob.key); };
+    options.on_damaged = [&](const std::string& key, const std::string&) { heads.push_back(key); };
+    return StoreCollector(client.store, std::move(options), now).collect();
+  };
+  const int64_t now = std::time(nullptr), later = now + 25 * 3600;
+  EXPECT_EQ(collect(true, now).recent, 3);
+  EXPECT_THAT(gone, ElementsAre());
+  EXPECT_EQ(collect(false, later).removed, 2);
+  EXPECT_THAT(gone, UnorderedElementsAre(replaced, alone));
+  EXPECT_EQ(collect(true, later).removed_bytes, 9);
+  EXPECT_THAT(heads, ElementsAre(head_key("d", "s")));
+  EXPECT_EQ(client.store.get(replaced, 10).outcome, Outcome::kMissing);
+  EXPECT_EQ(client.store.get(alone, 10).outcome, Outcome::kMissing);
+  EXPECT_EQ(client.store.get(damaged, 10).body, "left");
+  EXPECT_EQ(client.store.get(owned.head.blobs[0].key, 10).body, "second");
+  EXPECT_EQ(collect(true, later).removed, 0);
+  for (const std::string& key :
+       {damaged, head_key("d", "s"), head_key("c", "s"), owned.head.blobs[0].key}) {
+    ASSERT_TRUE(client.store.remove(key).done());
+  }
+}
+
+// Commits race with collections of blobs that are old by any clock but those in between.
+TEST(Stores, CommitsSurviveCollections) {
+  Client client;
+  std::atomic<bool> ended = false;
+  std::thread collector([&] {
+    while (!ended) StoreCollector(client.store, {}, std::time(nullptr)).collect();
+  });
+  RemoteSessions sessions(client.store, "owner");
+  OwnedSession owned;
+  ASSERT_TRUE(sessions.create("r", "s", {.record = "r"}, &owned).done());
+  for (int commit = 0; commit < 20; ++commit) {
+    const std::string text = std::to_string(commit);
+    const std::string_view state[] = {text};
+    ASSERT_TRUE(sessions.commit(&owned, {.record = "r", .added = {state}}).done());
+    sessions.remove_unused(&owned);
+    std::string found;
+    ASSERT_TRUE(sessions.read_blob(owned.head, owned.head.blobs[0], 10, &found).done());
+    EXPECT_EQ(found, text);
+  }
+  ended = true;
+  collector.join();
+  ASSERT_TRUE(sessions.close(&owned).done());
 }
 
 TEST(Stores, AreChecked) {

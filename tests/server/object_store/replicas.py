@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import random
 import select
 import signal
@@ -453,3 +454,20 @@ def test_tenants_do_not_see_each_others_sessions(run, seaweedfs, tmp_path):
     servers[0].key = keys[1]
     assert servers[0].get("s").status == 404
     assert turn(servers[1], keys[0], PROMPTS[2]).text == texts[2]
+
+
+def test_what_killed_servers_leave_is_collected(run, seaweedfs):
+    a = Replica(run, seaweedfs, "collected")
+    a.open("s")
+    a.turn("s", PROMPTS[0])
+    client(seaweedfs).put_object(Bucket="bucket", Key="collected/blobs/t-default/left", Body=b"left")
+
+    def collect(*flags):
+        return subprocess.run([PROGRAM.parent / "recurve", "store", "collect", "--state-store", "s3://bucket/collected", "--state-endpoint",
+                               seaweedfs, *flags], capture_output=True, text=True, env={**os.environ, **KEYS})
+
+    done = collect("--dry-run")
+    assert (done.returncode, done.stdout) == (0, "") and "1 heads, 2 blobs; 0 would go with 0 bytes; 1 without" in done.stderr, done
+    assert collect("--grace", "1").returncode == 2
+    assert "NoSuchBucket" in collect("--state-store", "s3://none").stderr or collect("--state-store", "s3://none").returncode != 0
+    assert a.turn("s", PROMPTS[1]).text == expected(run)[1]

@@ -74,7 +74,7 @@ def _run(tmp_path):
 KEYS = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
 
 
-def seaweedfs_at(run, folder):
+def seaweedfs_at(run, folder, volumes=8):
     """The URL of one with the bucket "bucket"."""
     config = folder / "s3.json"
     config.write_text(json.dumps({"identities": [{"name": "recurve", "actions": ["Admin", "Read", "Write", "List"],
@@ -83,8 +83,8 @@ def seaweedfs_at(run, folder):
     url = f"http://127.0.0.1:{s3}"
     (folder / "data").mkdir()
     run([TOOLS / "weed", "server", f"-dir={folder}/data", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.telemetry=false",
-         f"-master.port={master}", f"-volume.port={volume}", "-volume.max=8", "-master.volumeSizeLimitMB=64", "-filer",
-         f"-filer.port={filer}", "-s3", f"-s3.port={s3}", f"-s3.config={config}"], url)
+         f"-master.port={master}", f"-volume.port={volume}", f"-volume.max={volumes}", "-master.volumeSizeLimitMB=64", "-filer",
+         f"-filer.port={filer}", "-s3", f"-s3.port={s3}", "-s3.port.iceberg=0", "-s3.port.lance=0", f"-s3.config={config}"], url)
     client = boto3.client("s3", endpoint_url=url, aws_access_key_id=KEY, aws_secret_access_key=SECRET,
                           region_name="us-east-1")
     client.create_bucket(Bucket="bucket")
