@@ -9,6 +9,7 @@
 #include <cstring>
 #include <exception>
 #include <functional>
+#include <list>
 #include <new>
 #include <optional>
 #include <stdexcept>
@@ -32,6 +33,7 @@
 #include "server/startup/engine_options.h"
 #include "server/startup/heap_trimmer.h"
 #include "server/startup/loaded_model.h"
+#include "server/startup/model_list.h"
 #include "server/startup/options.h"
 #include "server/startup/security.h"
 #include "server/startup/startup_table.h"
@@ -60,6 +62,12 @@ class Failure {
       stop_.raise(0);
       log_event(LogLevel::kError, "failed", {{"part", part}, {"what", what}});
     };
+  }
+  // `others_serve`: without it.
+  void of_model(const std::string& name, const char* what, bool others_serve) {
+    if (!others_serve) return listener("the engine")(what);
+    happened_ = true;
+    log_event(LogLevel::kError, "model_failed", {{"model", name}, {"what", what}});
   }
   bool happened() const { return happened_; }
 
@@ -199,13 +207,14 @@ void store_sessions(const Options& o, const StateStore& states, Archive* archive
   }
 }
 
-// Reports in health and log when the folder of states disappears and returns.
-Archive::OnLost report_loss(ServerCore& core) {
-  return [&core](const std::string& why) {
-    if (why.empty() == core.durable()) return;
-    core.set_durable(why.empty());
-    if (!why.empty()) log_event(LogLevel::kError, "state_dir_lost", {{"why", why}});
-    if (why.empty()) log_event(LogLevel::kInfo, "state_dir_back", {});
+// Reports in health and log when a folder of states disappears and returns.
+Archive::OnLost report_loss(ServerCore& core, const std::string& folder) {
+  return [&core, folder, was_lost = false](const std::string& why) mutable {
+    const bool lost = !why.empty();
+    if (lost == std::exchange(was_lost, lost)) return;
+    core.set_durable(folder, !lost);
+    if (lost) log_event(LogLevel::kError, "state_dir_lost", {{"why", why}});
+    if (!lost) log_event(LogLevel::kInfo, "state_dir_back", {});
   };
 }
 
@@ -213,7 +222,7 @@ Archive::OnLost report_loss(ServerCore& core) {
 struct StateFolder {
   StateFolder(const Options& o, ServerCore& core)
       : states(open_state_folder(o), state_store_options(o)), archive(states) {
-    archive.when_lost(report_loss(core));
+    archive.when_lost(report_loss(core, o.state_dir));
   }
   StateStore states;
   Archive archive;
@@ -326,45 +335,89 @@ void drain_to_store(SharedSessions& shared, Clock::time_point deadline) {
             {{"moved", sessions.moved}, {"failed", sessions.failed}, {"late", sessions.late}});
 }
 
-// Loads the model and serves it until a signal or a failure stops it.
-int serve_model(const Options& o, StopSignal& stop, Failure& failure, ServerCore& core,
-                Frontends& frontends) {
-  ServedModel& served = *core.models().front();
-  std::optional<StateFolder> folder;
-  if (!o.state_dir.empty()) folder.emplace(o, core);
+// A model with all that only it has, in the order of its life.
+class RunningModel {
+ public:
+  RunningModel(Options o, ServerCore& core, std::shared_ptr<ServedModel> served)
+      : options_(std::move(o)), served_(std::move(served)) {
+    if (!options_.state_dir.empty()) folder_.emplace(options_, core);
+  }
+
+  void load(const PlannedModel& planned, Backend& backend, const StopSignal& stop) {
+    backend_ = &backend;
+    loaded_ = load_served_model(options_, planned, backend, stop);
+  }
+  void make_engine(ServerCore& core, Failure& failure) {
+    const auto& [plan, model, text, info] = loaded_;
+    EngineOptions options =
+        engine_options(options_, info.slots, plan.sessions, plan.prefixes, plan.page_limits());
+    options.preempted_bytes = static_cast<int64_t>(plan.preempted);
+    options.sessions.identity = identity_of(*model, info);
+    options.sessions.model_name = info.model_name;
+    if (core.models().size() > 1) options.sessions.names = &core.session_names;
+    options.made_by = made_by(*backend_);
+    if (folder_) store_sessions(options_, folder_->states, &folder_->archive, &options.sessions);
+    log_events(&options);
+    options.on_recorded = RecordProgress();
+    options.on_failure = [this, &core, &failure](const char* what) {
+      failure.of_model(served_->name(), what, core.model_failed(*served_));
+    };
+    engine_.emplace(
+        *model, *backend_,
+        SamplingVocab{
+            .rows = info.vocab_rows, .usable = text.tokenizer->size(), .eos_ids = text.rules.eos},
+        served_->queue, served_->stats, core.metrics.of_model(options_.sharing.index), options);
+    if (const int lost = served_->stats.read().sessions_not_restored; lost > 0) {
+      log_event(LogLevel::kError, "sessions_not_restored", {{"sessions", lost}});
+    }
+  }
+  void start(ServerCore& core) {
+    served_->start_engine([this] { engine_->run(); });
+    core.serve(*served_, loaded_.text.tokenizer, loaded_.info, loaded_.text.chat);
+  }
+  void stop_engine() { served_->stop_engine(); }
+  std::string table() const {
+    return startup_table(options_, loaded_, *backend_, served_->stats.read());
+  }
+
+ private:
+  const Options options_;
+  const std::shared_ptr<ServedModel> served_;
+  std::optional<StateFolder> folder_;
+  Backend* backend_ = nullptr;
+  LoadedModel loaded_;
+  std::optional<Engine> engine_;
+};
+
+// Loads the models and serves them until a signal or a failure stops the process.
+int serve_models(const Options& o, StopSignal& stop, Failure& failure, ServerCore& core,
+                 Frontends& frontends) {
+  const std::vector<Options> all = options_of_models(o);
   std::optional<StoreAccess> store;
   if (!o.state_store.empty()) store.emplace(o);
-
-  const auto backend = make_backend(o.device, o.threads, o.activations);
-  const LoadedModel loaded = load_served_model(o, *backend, stop);
-  const auto& [plan, model, text, info] = loaded;
-  EngineOptions options =
-      engine_options(o, info.slots, plan.sessions, plan.prefixes, plan.page_limits());
-  options.preempted_bytes = static_cast<int64_t>(plan.preempted);
-  options.sessions.identity = identity_of(*model, info);
-  options.sessions.model_name = info.model_name;
-  options.made_by = made_by(*backend);
-  if (folder) store_sessions(o, folder->states, &folder->archive, &options.sessions);
-  log_events(&options);
-  options.on_recorded = RecordProgress();
-  options.on_failure = failure.listener("the engine");
-  Engine engine(
-      *model, *backend,
-      {.rows = info.vocab_rows, .usable = text.tokenizer->size(), .eos_ids = text.rules.eos},
-      served.queue, served.stats, core.metrics, options);
-  if (const int lost = served.stats.read().sessions_not_restored; lost > 0) {
-    log_event(LogLevel::kError, "sessions_not_restored", {{"sessions", lost}});
+  std::vector<std::unique_ptr<Backend>> backends;
+  std::list<RunningModel> models;
+  for (size_t m = 0; m < all.size(); ++m) models.emplace_back(all[m], core, core.models()[m]);
+  for (const Options& one : all) {
+    backends.push_back(make_backend(one.device, one.threads, one.activations));
   }
-  served.start_engine([&engine] { engine.run(); });
-
-  const std::vector<Listening> listening = frontends.listening(o);
-  log_text(startup_table(o, loaded, *backend, served.stats.read(), listening));
+  const std::vector<PlannedModel> planned = plan_models(all, backends);
+  size_t next = 0;
+  for (RunningModel& model : models) {
+    model.load(planned[next], *backends[next], stop);
+    ++next;
+  }
+  for (RunningModel& model : models) model.make_engine(core, failure);
   std::optional<SharedSessions> shared;
   if (store) {
     shared.emplace(store->store(), store->seal(), store->is_checked(), instance_name(), core);
     core.share_sessions(&*shared);
   }
-  core.serve(served, text.tokenizer, info, text.chat);
+  for (RunningModel& model : models) model.start(core);
+
+  const std::vector<Listening> listening = frontends.listening(o);
+  for (const RunningModel& model : models) log_text(model.table());
+  log_text(listening_table(o, listening));
   for (const auto& [frontend, address, port] : listening) {
     const std::string event = frontend == "grpc" ? "serving" : "serving_" + frontend;
     log_event(LogLevel::kInfo, event, {{"listen", address}, {"port", port}});
@@ -384,7 +437,7 @@ int serve_model(const Options& o, StopSignal& stop, Failure& failure, ServerCore
   alarm(0);
   core.wait_for_cancelled_calls();  // a turn that is given up leaves its session
   shared.reset();
-  served.stop_engine();
+  for (RunningModel& model : models) model.stop_engine();
   log_event(LogLevel::kInfo, "stopped", {{"all_requests_ended", all_ended}});
   return failure.happened() ? 1 : 0;
 }
@@ -394,16 +447,19 @@ int run(const Options& o, StopSignal& stop) {
   check_key_files(o);
   allow_many_files();
   const HeapTrimmer trimmer;
-  Metrics metrics({.model = model_name(o), .version = kVersion, .commit = kCommit});
-  const auto served = std::make_shared<ServedModel>(o.max_queue);
+  Metrics metrics({.models = names_of_models(o), .version = kVersion, .commit = kCommit});
+  ServedModels served;
+  for (size_t m = 0; m < o.models.size(); ++m) {
+    served.push_back(std::make_shared<ServedModel>(o.max_queue));
+  }
   Failure failure(stop);
   std::optional<Tracer> tracer;
   if (!o.traces.empty()) tracer.emplace(tracer_options(o), metrics);
-  ServerCore core(core_options(o, stop, failure, tracer ? &*tracer : nullptr), {served}, metrics);
+  ServerCore core(core_options(o, stop, failure, tracer ? &*tracer : nullptr), served, metrics);
   Frontends frontends;
   try {
     frontends.listen(o, core);
-    return end(serve_model(o, stop, failure, core, frontends));
+    return end(serve_models(o, stop, failure, core, frontends));
   } catch (const std::exception& error) {
     return end(fail(error));
   }

@@ -190,6 +190,11 @@ void RpcServer::Impl::set_health(bool serving, bool durable) {
   for (const RpcService& service : services) {
     health->SetServingStatus(service.name, serving && (durable || !service.durable));
   }
+  for (const auto& model : context.core.models()) {
+    if (model->loaded()) {
+      health->SetServingStatus("model/" + model->name(), serving && !model->failed());
+    }
+  }
 }
 
 // A server that gRPC has started and that cannot accept connections, for want of memory or threads,

@@ -136,7 +136,7 @@ void Embedding::send_ready() {
     StreamEnd& end = *results_[sent_];
     if (sent_ == 0) usage_.queue_seconds = end.queue_seconds;
     usage_.prompt_tokens += end.prompt_tokens;
-    core_.metrics.embedded();
+    model_->metrics->embedded();
     usage_.prefill_seconds += end.prefill_seconds;
     sink_.send(Embedded{.input = sent_,
                         .values = of_length_1(std::exchange(end.embedding, {})),

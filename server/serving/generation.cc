@@ -193,11 +193,11 @@ void Generation::time_tokens(Choice& choice, size_t tokens) {
   if (!choice.last_token) {
     const bool first = std::none_of(choices_.begin(), choices_.end(),
                                     [](const Choice& c) { return c.last_token.has_value(); });
-    if (first) core_.metrics.observe_ttft(seconds_between(arrival_, now));
+    if (first) model_->metrics->observe_ttft(seconds_between(arrival_, now));
   } else {
     const double gap = seconds_between(*choice.last_token, now);
     for (size_t i = 0; i < tokens; ++i) {
-      core_.metrics.observe_inter_token(gap / static_cast<double>(tokens));
+      model_->metrics->observe_inter_token(gap / static_cast<double>(tokens));
     }
   }
   choice.last_token = now;

@@ -255,7 +255,7 @@ Refused ServedCall::submit(ParsedRequest& parsed) {
   }
   if (admission == AdmissionQueue::Admission::kAccepted) return {};
   streams_.resize(before);
-  if (admission == AdmissionQueue::Admission::kClosed) return refuse(EndReason::kClosed);
+  if (admission == AdmissionQueue::Admission::kClosed) return core_.refuse_closed(*model_);
   return refuse(EndReason::kExhausted,
                 fmt::format("the queue is full with {} requests: try again later",
                             model_->queue.max_waiting()));
@@ -303,7 +303,7 @@ void ServedCall::end(Refused refusal, const StreamEnd* last) {
   refusal = core_.report(std::move(refusal), model_.get());
   sink_.finish(refusal);
   if (!id_.empty()) core_.registry.forget(caller_.tenant, id_, this);
-  if (last != nullptr) core_.metrics.request_finished(last->reason);
+  if (last != nullptr) model_->metrics->request_finished(last->reason);
   count(refusal);
   log_end(refusal, last);
 }
@@ -325,6 +325,7 @@ void ServedCall::log_end(const Refused& refusal, const StreamEnd* last) {
             {{"request_id", id_},
              {"trace_id", trace_.id()},
              {"tenant", caller_.tenant_name},
+             {"model", model_ != nullptr ? std::string_view(model_->name()) : std::string_view()},
              {"peer", peer.empty() ? std::string_view("local") : peer},
              {"code", code_name(refusal)},
              {"reason", last != nullptr ? row_of(last->reason).name : std::string_view("refused")},

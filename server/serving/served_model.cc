@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "server/constraint/compiler.h"
-#include "server/observe/metrics.h"
+#include "server/observe/model_metrics.h"
 #include "server/sampling/token_history.h"
 #include "server/serving/chat_prompt.h"
 #include "server/serving/gathered_answer.h"
@@ -32,7 +32,7 @@ std::shared_ptr<const std::vector<uint64_t>> control_ids(const ModelText& text) 
   return std::make_shared<std::vector<uint64_t>>(controls.words().begin(), controls.words().end());
 }
 
-CompileReports reports_to(Metrics& metrics) {
+CompileReports reports_to(ModelMetrics& metrics) {
   return {
       .counts =
           [&metrics](const CompileCounts& counts) {
@@ -54,7 +54,8 @@ ServedModel::~ServedModel() = default;
 
 void ServedModel::load(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo served, Chat chat,
                        int64_t max_prompt_tokens, int32_t max_generated_tokens,
-                       int32_t max_tokens_default, Metrics& metrics) {
+                       int32_t max_tokens_default, ModelMetrics& its_metrics) {
+  metrics = &its_metrics;
   info = std::move(served);
   text.vocab = {.rows = info.vocab_rows,
                 .usable = std::min(tokenizer->size(), info.vocab_rows),
@@ -73,7 +74,7 @@ void ServedModel::load(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo s
   text.max_choices = info.slots;
   text.width = info.hidden_width;
   constraints = std::make_unique<ConstraintCompiler>([this] { return token_texts(text); },
-                                                     CompileLimits(), reports_to(metrics));
+                                                     CompileLimits(), reports_to(its_metrics));
   loaded_ = true;
 }
 

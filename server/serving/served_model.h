@@ -15,21 +15,21 @@
 namespace recurve {
 
 class ConstraintCompiler;
-class Metrics;
+class ModelMetrics;
 
 // One model that is served: what was loaded, and the way to its engine. A request finds its model
 // in ServerCore when its message has been read, and holds it until it ends.
 //
-// load() sets `info`, `text` and `constraints`, which are constant afterwards; `queue` and `stats`
-// are thread-safe.
+// load() sets `info`, `text`, `constraints` and `metrics`, which are constant afterwards; `queue`
+// and `stats` are thread-safe.
 struct ServedModel {
   explicit ServedModel(int max_queue);
   ~ServedModel();
 
-  // Once. The limits are those of one request; `metrics` outlives this.
+  // Once. The limits are those of one request; `its_metrics` outlive this.
   void load(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo served, Chat chat,
             int64_t max_prompt_tokens, int32_t max_generated_tokens, int32_t max_tokens_default,
-            Metrics& metrics);
+            ModelMetrics& its_metrics);
   bool loaded() const { return loaded_; }
   const std::string& name() const { return info.model_name; }
 
@@ -52,6 +52,7 @@ struct ServedModel {
   ServingInfo info;
   ModelText text;
   std::unique_ptr<ConstraintCompiler> constraints;
+  ModelMetrics* metrics = nullptr;
 
  private:
   std::atomic<bool> loaded_{false}, failed_{false};

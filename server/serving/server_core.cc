@@ -60,8 +60,14 @@ Refused ServerCore::find(const ModelChoice& asked, std::shared_ptr<ServedModel>*
   }
   *model = *found;
   if (!(*model)->failed() || asked.of_failed || models_.size() == 1) return {};
+  return refuse_closed(**model);
+}
+
+// While the server does not drain, it was the engine that closed it.
+Refusal ServerCore::refuse_closed(const ServedModel& model) const {
+  if (models_.size() == 1 || state_ != State::kServing) return refuse(EndReason::kClosed);
   return refuse(EndReason::kModelFailed,
-                fmt::format("the model \"{}\" has failed: see the server's log", (*model)->name()));
+                fmt::format("the model \"{}\" has failed: see the server's log", model.name()));
 }
 
 std::string ServerCore::model_names() const {
@@ -85,8 +91,10 @@ bool ServerCore::all_loaded() const {
 
 void ServerCore::serve(ServedModel& model, std::shared_ptr<const Tokenizer> tokenizer,
                        ServingInfo info, Chat chat) {
+  const auto at = std::ranges::find(models_, &model, &std::shared_ptr<ServedModel>::get);
   model.load(std::move(tokenizer), std::move(info), std::move(chat), options.max_prompt_tokens,
-             options.max_generated_tokens, options.max_tokens_default, metrics);
+             options.max_generated_tokens, options.max_tokens_default,
+             metrics.of_model(static_cast<size_t>(at - models_.begin())));
   if (!all_loaded()) return;
   auto loading = State::kLoading;
   state_.compare_exchange_strong(loading, State::kServing);  // not where it drains already
@@ -114,8 +122,13 @@ void ServerCore::wait_for_cancelled_calls() {
   registry.wait_until_empty(Clock::now() + kCancelTimeout);
 }
 
-void ServerCore::set_durable(bool durable) {
-  durable_ = durable;
+void ServerCore::set_durable(const std::string& folder, bool durable) {
+  {
+    std::lock_guard lock(mutex_);
+    if (durable) lost_folders_.erase(folder);
+    if (!durable) lost_folders_.insert(folder);
+    durable_ = lost_folders_.empty();
+  }
   tell_listeners();
 }
 
@@ -219,7 +232,7 @@ Refused ServerCore::post_to_engine(SessionCommand command) {
                           .session = creates ? std::string() : command.name},
                          &model);
   if (unknown) return unknown;
-  if (command.kind != kRewind || !command.position) return model->post(std::move(command));
+  if (command.kind != kRewind || !command.position) return post(std::move(command), *model);
   const Identity caller = command.caller;
   if (Refused refused = enter(caller, Clock::now())) return refused;
   command.done = [this, caller, done = std::move(command.done)](SessionResult result) {
@@ -227,8 +240,14 @@ Refused ServerCore::post_to_engine(SessionCommand command) {
     tenants.leave(caller);
     done(std::move(result));
   };
-  Refused refused = model->post(std::move(command));
+  Refused refused = post(std::move(command), *model);
   if (refused) tenants.leave(caller);
+  return refused;
+}
+
+Refused ServerCore::post(SessionCommand command, ServedModel& model) const {
+  Refused refused = model.post(std::move(command));
+  if (refused && refused->reason == EndReason::kClosed) return refuse_closed(model);
   return refused;
 }
 

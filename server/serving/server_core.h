@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 
 #include "server/observe/metrics.h"
@@ -122,8 +123,8 @@ class ServerCore {
   void share_sessions(SharedSessions* shared) { shared_ = shared; }
   SharedSessions* shared_sessions() const { return shared_; }
 
-  // Whether --state-dir can store states: false while it is deleted or replaced.
-  void set_durable(bool durable);
+  // Whether the folders of --state-dir can store states: false while one is deleted or replaced.
+  void set_durable(const std::string& folder, bool durable);
   bool durable() const { return durable_; }
 
   // Calls `listener` now and after each change, one call at a time, until it is removed by its
@@ -135,6 +136,8 @@ class ServerCore {
   State state() const { return state_; }
   // Refuses with kLoading or kClosed unless serving.
   Refused availability() const;
+  // The refusal of a model whose queue is closed.
+  Refusal refuse_closed(const ServedModel& model) const;
   // Counts a refusal. If the client may retry later, sets when: the time of the refusal, or when a
   // request that arrives now would be served. `model`: of the request, if it is known.
   Refused report(Refused refusal, const ServedModel* model = nullptr) const;
@@ -155,6 +158,7 @@ class ServerCore {
   bool is_shared(const Identity& caller) const { return access.has_keys() || caller.visitor != 0; }
   QueueBounds queue_bounds(const Identity& caller, int slots, int waiting, int under_way) const;
   Refused refuse_share(const Identity& caller) const;
+  Refused post(SessionCommand command, ServedModel& model) const;
   Refused list_all(SessionCommand command) const;
   std::string model_names() const;
 
@@ -162,7 +166,8 @@ class ServerCore {
   std::atomic<State> state_{State::kLoading};
   std::atomic<bool> durable_{true};
   SharedSessions* shared_ = nullptr;
-  std::mutex mutex_;  // of the listeners, held while they are called
+  std::mutex mutex_;  // of the listeners, held while they are called, and of lost_folders_
+  std::set<std::string> lost_folders_;
   std::map<const void*, ServingListener> listeners_;  // by owner
 
  public:

@@ -24,7 +24,7 @@ StateStore::Options state_store_options(const Options& o) {
   std::filesystem::path folder = o.state_dir;
   while (!exists(folder, error) && folder.has_parent_path()) folder = folder.parent_path();
   const auto space = std::filesystem::space(folder.empty() ? "." : folder, error);
-  return {.most_bytes = present + (error ? 0 : space.available / 2)};
+  return {.most_bytes = present + (error ? 0 : space.available / 2 / o.sharing.count)};
 }
 
 // Enough rows to keep the device busy: matrix units of a GPU need more of them.

@@ -15,6 +15,7 @@
 #include "server/request/clock.h"
 #include "server/session/state_transfer.h"
 #include "server/startup/engine_options.h"
+#include "server/startup/model_list.h"
 #include "server/startup/startup_table.h"
 #include "server/startup/token_rules.h"
 #include "server/startup/version.h"
@@ -115,19 +116,10 @@ ServingInfo serving_info(const Options& o, const Model& model, const Backend& ba
 
 }  // namespace
 
-std::string model_name(const Options& o) {
-  if (!o.name.empty()) return o.name;
-  const std::filesystem::path path(o.model);
-  if (std::filesystem::is_regular_file(path)) return path.stem().string();
-  return (path / "").parent_path().filename().string();
-}
-
-LoadedModel load_served_model(const Options& o, Backend& backend, const StopSignal& stop) {
-  LoadedModel loaded{.plan = plan_memory(o, backend), .model = {}, .text = {}, .info = {}};
-  const int slots = choose_slots(o, loaded.plan);
-  plan_pages(o, slots, &loaded.plan);
-  plan_sessions(o, slots, &loaded.plan);
-  plan_prefixes(o, slots, &loaded.plan);
+LoadedModel load_served_model(const Options& o, const PlannedModel& planned, Backend& backend,
+                              const StopSignal& stop) {
+  LoadedModel loaded{.plan = planned.plan, .model = {}, .text = {}, .info = {}};
+  const int slots = planned.slots;
   // Before the weights, which take long: an error of the tokenizer is reported at once.
   loaded.text = load_text(o, described_model(o, backend));
   Checkpoint checkpoint = open_checkpoint(o);

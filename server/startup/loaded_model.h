@@ -30,12 +30,10 @@ struct LoadedModel {
   ServingInfo info;
 };
 
-// Loads the model of the options, once its memory is planned. Prints the progress. Throws
+// Loads the model of the options, whose memory is planned. Prints the progress. Throws
 // std::runtime_error with a sentence, also when `stop` is raised.
-LoadedModel load_served_model(const Options& options, Backend& backend, const StopSignal& stop);
-
-// --name, or the last part of the path to the model, without the suffix of a file.
-std::string model_name(const Options& options);
+LoadedModel load_served_model(const Options& options, const PlannedModel& planned, Backend& backend,
+                              const StopSignal& stop);
 
 // Identifies a model, in 32 hexadecimal digits: by its config and stored weights, for which
 // `checkpoint` stands (Checkpoint::fingerprint()), and by tokenizer.json and tokenizer.model.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 #include <stdexcept>
+#include <utility>
 
 #include "kernels/dry_run_backend.h"
 #include "kernels/host.h"
@@ -12,6 +13,7 @@
 #include "server/constraint/compiler.h"
 #include "server/engine/engine.h"
 #include "server/startup/engine_options.h"
+#include "server/startup/model_list.h"
 
 namespace recurve {
 namespace {
@@ -27,7 +29,7 @@ constexpr int kMaxSearched = 4096;
 // Host memory that is planned so far.
 size_t planned_on_host(const MemoryPlan& plan, int slots) {
   if (plan.on_host) return plan.total(slots);
-  return kReserveOfHost + plan.constraints + plan.preempted + plan.budget();
+  return plan.others_on_host + kReserveOfHost + plan.constraints + plan.preempted + plan.budget();
 }
 
 size_t remaining_on_host(const MemoryPlan& plan, int slots) {
@@ -114,7 +116,7 @@ int64_t MemoryPlan::session_tokens() const {
 }
 
 size_t MemoryPlan::known(int slots) const {
-  return weights + states(slots) + pages_for(slots) + reserve + on_device_of_host();
+  return others + weights + states(slots) + pages_for(slots) + reserve + on_device_of_host();
 }
 
 size_t MemoryPlan::total(int slots) const {
@@ -135,9 +137,10 @@ std::string MemoryPlan::arithmetic(int slots) const {
   const bool all = known(slots) <= free;
   const StepMemory of_steps = all ? steps(slots) : StepMemory();
   return fmt::format(
-      "weights {:.2f} + states ({} + 1) x {:.4f} = {:.2f}{} + reserve {:.2f}{}{}{}{}{} = {:.2f} "
+      "{}weights {:.2f} + states ({} + 1) x {:.4f} = {:.2f}{} + reserve {:.2f}{}{}{}{}{} = {:.2f} "
       "GiB{}; {:.2f} GiB are free{}",
-      gib(weights), slots, gib(state), gib(states(slots)),
+      others > 0 ? fmt::format("other models {:.2f} + ", gib(others)) : "", gib(weights), slots,
+      gib(state), gib(states(slots)),
       page > 0 ? fmt::format(" + pages {:.2f}", gib(pages_for(slots))) : "", gib(reserve),
       on_host && preempted > 0 ? fmt::format(" + preempted {:.2f}", gib(preempted)) : "",
       on_host && constraints > 0 ? fmt::format(" + constraints {:.2f}", gib(constraints)) : "",
@@ -182,7 +185,12 @@ int choose_slots(const Options& options, const MemoryPlan& plan) {
   if (options.slots > 0 && plan.total(options.slots) <= plan.free) return options.slots;
   const int automatic = options.on_gpu() ? kMaxSlotsOfGpu : kMaxSlotsOfHost;
   const int limit = options.slots > 0 ? options.slots : automatic;
-  const int fit = plan.most_slots(std::min(limit, kMaxSearched));
+  MemoryPlan shared = plan;
+  if (options.slots == 0) {  // the rest of what remains is for models behind this one
+    const size_t remaining = plan.free - std::min(plan.free, plan.total(1));
+    shared.others += remaining - options.sharing.part_of(remaining);
+  }
+  const int fit = shared.most_slots(std::min(limit, kMaxSearched));
   if (options.slots == 0 && fit > 0) return fit;
   const std::string hint = fit > 0 ? fmt::format("--slots {} fits", fit)
                                    : "not even --slots 1 fits: use a smaller model";
@@ -204,7 +212,9 @@ void plan_pages(const Options& options, int slots, MemoryPlan* plan) {
   const size_t remaining = plan->free - std::min(plan->free, others);
   const size_t of_all = least * static_cast<size_t>(StateLayout::pages(plan->most_tokens));
   size_t wanted = options.kv_memory;
-  const size_t most = plan->on_host ? for_automatic_parts(*plan, remaining) / 8 : remaining;
+  const Sharing& sharing = options.sharing;
+  const size_t most = plan->on_host ? sharing.part_of(for_automatic_parts(*plan, remaining), 8)
+                                    : sharing.part_of(remaining);
   if (automatic) wanted = std::clamp(most, least, of_all);
   plan->pages = wanted / plan->page * plan->page;
   if (plan->pages < least) {
@@ -214,7 +224,8 @@ void plan_pages(const Options& options, int slots, MemoryPlan* plan) {
         wanted, slots, plan->page, least));
   }
   plan->preempted =
-      plan->on_host ? plan->pages : std::min(plan->pages, remaining_on_host(*plan, slots) / 2);
+      plan->on_host ? plan->pages
+                    : std::min(plan->pages, sharing.part_of(remaining_on_host(*plan, slots), 2));
   if (plan->total(slots) <= plan->free) return;
   const size_t fits = plan->on_host ? remaining / 2 : remaining;
   throw std::runtime_error(
@@ -225,7 +236,8 @@ void plan_pages(const Options& options, int slots, MemoryPlan* plan) {
 void plan_sessions(const Options& options, int slots, MemoryPlan* plan) {
   plan->sessions = plan->prefixes = 0;
   const bool automatic = options.session_memory == kAutomatic;
-  const size_t most = for_automatic_parts(*plan, remaining_on_host(*plan, slots)) / 2;
+  const size_t most =
+      options.sharing.part_of(for_automatic_parts(*plan, remaining_on_host(*plan, slots)), 2);
   const size_t bytes = automatic ? most : options.session_memory;
   plan->sessions = fitting_on_host("--session-memory", bytes, *plan, slots);
 }
@@ -233,10 +245,98 @@ void plan_sessions(const Options& options, int slots, MemoryPlan* plan) {
 void plan_prefixes(const Options& options, int slots, MemoryPlan* plan) {
   plan->prefixes = 0;
   const size_t remaining = for_automatic_parts(*plan, remaining_on_host(*plan, slots));
-  const size_t own = std::min(remaining / 4, kMaxPrefixStates * plan->state);
+  const size_t own =
+      std::min(options.sharing.part_of(remaining, 4), kMaxPrefixStates * plan->state);
   const bool automatic = options.prefix_memory == kAutomatic;
   const size_t bytes = automatic ? plan->sessions + own : options.prefix_memory;
   plan->prefixes = fitting_on_host("--prefix-memory", bytes, *plan, slots);
+}
+
+namespace {
+
+// Plans models part by part.
+class ModelPlans {
+ public:
+  ModelPlans(const std::vector<Options>& models,
+             const std::vector<std::unique_ptr<Backend>>& backends)
+      : models_(models) {
+    for (size_t m = 0; m < models.size(); ++m) {
+      const Options& options = models[m];
+      guarded(options, [&] { planned_.push_back({.plan = plan_memory(options, *backends[m])}); });
+      planned_[m].slots = std::max(options.slots, 1);
+      guarded(options, [&] {  // with the least of those before
+        set_others(m);
+        if (options.sharing.count > 1) check_fits(options, planned_[m].plan);
+      });
+    }
+  }
+
+  template <typename Part>
+  void plan(const Part& part) {
+    for (size_t m = 0; m < models_.size(); ++m) {
+      set_others(m);
+      guarded(models_[m], [&] { part(models_[m], planned_[m]); });
+    }
+  }
+  std::vector<PlannedModel> take() {
+    for (size_t m = 0; m < planned_.size(); ++m) set_others(m);
+    return std::move(planned_);
+  }
+
+ private:
+  // Adds the name of the model to a sentence, where there are several.
+  template <typename Work>
+  static void guarded(const Options& options, const Work& work) {
+    if (options.sharing.count == 1) return work();
+    try {
+      work();
+    } catch (const std::runtime_error& error) {
+      throw std::runtime_error(fmt::format("model \"{}\": {}", model_name(options), error.what()));
+    }
+  }
+  static void check_fits(const Options& options, const MemoryPlan& plan) {
+    Options least = options;
+    least.slots = std::max(options.slots, 1);
+    choose_slots(least, plan);
+  }
+
+  size_t on_device(const PlannedModel& model) const {
+    return model.plan.total(model.slots) - model.plan.others;
+  }
+  size_t on_host(const PlannedModel& model) const {
+    return model.plan.on_host
+               ? on_device(model)
+               : planned_on_host(model.plan, model.slots) - model.plan.others_on_host;
+  }
+  void set_others(size_t of) {
+    MemoryPlan& plan = planned_[of].plan;
+    plan.others = plan.others_on_host = 0;
+    for (size_t m = 0; m < planned_.size(); ++m) {
+      if (m == of) continue;
+      const PlannedModel& other = planned_[m];
+      (plan.on_host ? plan.others : plan.others_on_host) += on_host(other);
+      if (!plan.on_host && models_[m].device == models_[of].device) plan.others += on_device(other);
+    }
+  }
+
+  const std::vector<Options>& models_;
+  std::vector<PlannedModel> planned_;
+};
+
+}  // namespace
+
+std::vector<PlannedModel> plan_models(const std::vector<Options>& models,
+                                      const std::vector<std::unique_ptr<Backend>>& backends) {
+  ModelPlans plans(models, backends);
+  plans.plan([](const Options& options, PlannedModel& model) {
+    model.slots = choose_slots(options, model.plan);
+  });
+  for (const auto part : {plan_pages, plan_sessions, plan_prefixes}) {
+    plans.plan([&](const Options& options, PlannedModel& model) {
+      part(options, model.slots, &model.plan);
+    });
+  }
+  return plans.take();
 }
 
 }  // namespace recurve

@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "model/state/state_pool.h"
 #include "server/startup/options.h"
@@ -21,10 +23,14 @@ struct StepMemory {
 // The memory that the server will allocate on the device, and on the host for sessions, in bytes.
 // Computed before any of it is allocated.
 struct MemoryPlan {
-  size_t free = 0;       // on the device
-  size_t host_free = 0;  // on the host
-  bool on_host = true;   // the device computes in host memory
-  size_t weights = 0;    // those that are copied
+  // Of the other models of the process, as far as they are planned or at least: on the same device,
+  // or for a model on the host all that is in host memory.
+  size_t others = 0;
+  size_t others_on_host = 0;  // for a model on a GPU
+  size_t free = 0;            // on the device
+  size_t host_free = 0;       // on the host
+  bool on_host = true;        // the device computes in host memory
+  size_t weights = 0;         // those that are copied
   // Weights that are used in place, in the mapped files: the system reads their pages when they are
   // used, and may drop them when memory is short. Not in the sums.
   size_t mapped = 0;
@@ -87,5 +93,15 @@ void plan_sessions(const Options& options, int slots, MemoryPlan* plan);
 // more than sessions may reserve.
 inline constexpr size_t kMaxPrefixStates = 4096;
 void plan_prefixes(const Options& options, int slots, MemoryPlan* plan);
+
+// Plans all models of a process, in order: each part for all of them before the next part.
+// `models`: see options_of_models(). Throws std::runtime_error with the arithmetic of the model
+// that does not fit.
+struct PlannedModel {
+  MemoryPlan plan;
+  int slots = 0;
+};
+std::vector<PlannedModel> plan_models(const std::vector<Options>& models,
+                                      const std::vector<std::unique_ptr<Backend>>& backends);
 
 }  // namespace recurve

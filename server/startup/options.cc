@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +18,7 @@
 #include "kernels/weight_formats.h"
 #include "server/command_line/program_page.h"
 #include "server/startup/flag_values.h"
+#include "server/startup/model_list.h"
 #include "server/startup/usage.h"
 #include "server/startup/version.h"
 #include "server/text/chat/chat_template.h"
@@ -136,17 +139,24 @@ EnvironmentFlags read_environment(CLI::App& app, const std::vector<std::string>&
   return found;
 }
 
-// The model's two forms, and the flag whose default depends on another. `model_flag`: whether the
+// MODEL_DIR and --model, and the flag whose default depends on another. `model_flag`: whether the
 // command line has --model; the environment is weaker than a directory there.
-void resolve(const CLI::App& app, const std::string& model_dir, bool model_flag, Options* o) {
-  if (!model_dir.empty() && model_flag) {
-    throw CLI::ValidationError(
-        fmt::format("two models are given, {} and --model {}: give one", model_dir, o->model));
+void resolve(const CLI::App& app, const std::string& model_dir,
+             const std::vector<std::string>& models, bool model_flag, Options* o) {
+  if (!model_dir.empty()) o->models.push_back({.path = model_dir});
+  try {
+    for (const std::string& text : models) {
+      if (!model_dir.empty() && !model_flag) break;
+      std::ranges::move(read_models(text), std::back_inserter(o->models));
+    }
+    if (o->models.empty()) {
+      throw CLI::ValidationError("MODEL_DIR is required: the directory of a checkpoint");
+    }
+    check_models(*o);
+  } catch (const std::invalid_argument& error) {
+    throw CLI::ValidationError(error.what());
   }
-  if (!model_dir.empty()) o->model = model_dir;
-  if (o->model.empty()) {
-    throw CLI::ValidationError("MODEL_DIR is required: the directory of a checkpoint");
-  }
+  o->model = o->models.front().path;
   if (!o->state_keys.empty() && o->state_dir.empty() && o->state_store.empty()) {
     throw CLI::ValidationError("--state-keys requires --state-dir or --state-store");
   }
@@ -202,7 +212,17 @@ int parse_options(int argc, char** argv, Options* o) {
                  "Load the checkpoint in this directory, as on the Hugging Face Hub: config.json, "
                  "safetensors, and tokenizer.json or tokenizer.model")
       ->type_name("DIR");
-  app.add_option("--model", o->model, "The same as MODEL_DIR")->type_name("DIR")->group("Model");
+  std::vector<std::string> models;
+  app.add_option(
+         "--model", models,
+         "Serve the checkpoint in DIR by the name NAME, or by that of its directory; several: "
+         "comma-separated, or repeat the flag. Requests choose one by its name; those that "
+         "name none go to the first. Other flags are for each model; memory, disk and "
+         "threads of a flag are shared. In DIR, write \\, for a comma, and \\= for an equals "
+         "sign that only letters, digits, '.', '_' and '-' precede")
+      ->type_name("[NAME=]DIR")
+      ->allow_extra_args(false)
+      ->group("Model");
   app.add_flag("--random-weights", o->random_weights,
                "Use random weights, for benchmarks: MODEL_DIR is a config.json or a directory with "
                "one, and prompts must be token ids")
@@ -504,7 +524,7 @@ int parse_options(int argc, char** argv, Options* o) {
       ->group("Logs");
 
   app.final_callback(
-      [&] { resolve(app, model_dir, has_flag({argv + 1, argv + argc}, "--model"), o); });
+      [&] { resolve(app, model_dir, models, has_flag({argv + 1, argv + argc}, "--model"), o); });
   return parse(app, argc, argv);
 }
 

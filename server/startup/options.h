@@ -17,9 +17,26 @@ inline constexpr double kAutomaticTtft = -1;  // see kAutomaticFirstTokenBound
 // Whether weights are used in place, in the mapped files.
 enum class MapWeights : uint8_t { kAuto, kOn, kOff };
 
+// A model of the command line.
+struct ModelPath {
+  std::string name = {};  // empty: the last part of the path
+  std::string path = {};
+};
+// Which one of the models of a process this is: they share memory and disk.
+struct Sharing {
+  size_t index = 0, count = 1;
+  // The part of `total` / `divisor` that falls to this model where those before it have theirs.
+  size_t part_of(size_t remaining, size_t divisor = 1) const {
+    return remaining / (divisor * count - index);
+  }
+};
+
 // The command line of recurve-server. `recurve-server --help` is its reference.
 struct Options {
+  std::vector<ModelPath> models;  // at least one, the first is that of requests that name none
+  // Of the first; of options_of_models(), of each.
   std::string model;
+  Sharing sharing;
   bool random_weights = false;
   std::string tokenizer;      // "none" or a directory; empty: `model`, or none for random weights
   std::string chat_template;  // a file or the name of a form; empty: the model's

@@ -90,7 +90,7 @@ SandboxFiles needed_files(const Options& o) {
       if (entry.is_symlink(none)) files.read.push_back(fs::canonical(entry.path(), none));
     }
   };
-  add(o.model);
+  for (const ModelPath& model : o.models) add(model.path);
   if (o.tokenizer != "none") add(o.tokenizer);
   add(o.chat_template);
   StoreNeeds store = needs_of_store(o);

@@ -121,6 +121,10 @@ std::string listening_line(const Listening& at, bool tls) {
   return fmt::format("{}://{}/", tls ? "https" : "http", address);
 }
 
+std::string table_row(std::string_view name, std::string_view value) {
+  return fmt::format("  {:<10} {}\n", name, value);
+}
+
 }  // namespace
 
 std::string human_bytes(double bytes) {
@@ -131,7 +135,7 @@ std::string human_bytes(double bytes) {
 }
 
 std::string startup_table(const Options& options, const LoadedModel& loaded, const Backend& backend,
-                          const EngineStats& stats, const std::vector<Listening>& listening) {
+                          const EngineStats& stats) {
   const auto& [plan, loaded_model, text, info] = loaded;
   const Model& model = *loaded_model;
   const auto weights = static_cast<double>(model.info().weight_bytes);
@@ -166,11 +170,16 @@ std::string startup_table(const Options& options, const LoadedModel& loaded, con
   if (!options.state_dir.empty()) {
     rows.emplace_back("state dir", folder_line(options, stats));
   }
-  for (const Listening& at : listening) {
-    rows.emplace_back(at.frontend.c_str(), listening_line(at, !options.tls_cert.empty()));
-  }
   std::string table;
-  for (const auto& [name, value] : rows) table += fmt::format("  {:<10} {}\n", name, value);
+  for (const auto& [name, value] : rows) table += table_row(name, value);
+  return table;
+}
+
+std::string listening_table(const Options& options, const std::vector<Listening>& listening) {
+  std::string table;
+  for (const Listening& at : listening) {
+    table += table_row(at.frontend, listening_line(at, !options.tls_cert.empty()));
+  }
   return table;
 }
 

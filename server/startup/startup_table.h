@@ -15,10 +15,12 @@ struct Listening {
   int port = 0;          // the one bound; 0: a local socket
 };
 
-// Aligned lines for the operator: what the server uses. `stats`: of the engine, after it has read
-// the folder of states.
+// Aligned lines for the operator: what the server uses for a model. `stats`: of the engine, after
+// it has read the folder of states.
 std::string startup_table(const Options& options, const LoadedModel& loaded, const Backend& backend,
-                          const EngineStats& stats, const std::vector<Listening>& listening);
+                          const EngineStats& stats);
+// And where it listens.
+std::string listening_table(const Options& options, const std::vector<Listening>& listening);
 
 // "1.5 GiB"
 std::string human_bytes(double bytes);

@@ -206,7 +206,7 @@ TEST(Metrics, CallsToTheStoreReachTheirSeries) {
 }
 
 TEST(Metrics, ThoseOfAModelCarryItsName) {
-  Metrics metrics({.model = "books", .version = "1.2", .commit = "abc"});
+  Metrics metrics({.models = {"books"}, .version = "1.2", .commit = "abc"});
   metrics.set_waiting(4);
   metrics.observe_step(0.004, 65);
   const std::string text = metrics.text();

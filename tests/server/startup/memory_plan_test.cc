@@ -7,6 +7,7 @@
 #include "kernels/dry_run_backend.h"
 #include "model/load_model.h"
 #include "server/startup/engine_options.h"
+#include "server/startup/model_list.h"
 
 namespace recurve::memory_plan_test {
 
@@ -307,6 +308,55 @@ TEST(MemoryPlanTest, WhatIsPlannedForPagesIsWhatIsTaken) {
     EXPECT_EQ(backend->allocated() - before + plan.reserve + plan.constraints + plan.preempted,
               plan.total(3) - plan.steps(3).scratch)
         << model;
+  }
+}
+
+// Two models of a folder, on one backend each.
+struct TwoModels {
+  explicit TwoModels(Options options) {
+    options.models = {{.name = "a", .path = options.model}, {.name = "b", .path = options.model}};
+    models = options_of_models(options);
+    for (int i = 0; i < 2; ++i) backends.push_back(make_backend("cpu", 1));
+  }
+  std::vector<PlannedModel> plan() const { return plan_models(models, backends); }
+  std::vector<Options> models;
+  std::vector<std::unique_ptr<Backend>> backends;
+};
+
+Options of_golden() {
+  Options options = options_with(2, "cpu");
+  options.model = std::string(RECURVE_SOURCE_DIR) + "/tests/golden/xlstm/single";
+  return options;
+}
+
+TEST(MemoryPlanTest, SeveralModelsArePlannedInSum) {
+  const TwoModels two(of_golden());
+  const std::vector<PlannedModel> planned = two.plan();
+  for (int i = 0; i < 2; ++i) {
+    const MemoryPlan& plan = planned[i].plan;
+    const MemoryPlan& other = planned[1 - i].plan;
+    EXPECT_EQ(planned[i].slots, 2);
+    EXPECT_EQ(plan.others, other.total(2) - other.others);
+    EXPECT_LE(plan.total(2), plan.free);
+    EXPECT_THAT(plan.arithmetic(2), HasSubstr("other models"));
+  }
+  // Each has half of what one would have.
+  const double part =
+      static_cast<double>(planned[0].plan.sessions) / static_cast<double>(planned[1].plan.sessions);
+  EXPECT_NEAR(part, 1, 0.01);
+}
+
+TEST(MemoryPlanTest, ASecondModelThatDoesNotFitIsRefusedWithTheSum) {
+  Options options = of_golden();
+  TwoModels two(options);
+  two.models[1].slots = 1 << 24;
+  try {
+    two.plan();
+    FAIL();
+  } catch (const std::runtime_error& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("model \"b\": not enough memory on device 'cpu': "
+                                              "other models"),
+                                    HasSubstr("GiB are free")));
   }
 }
 

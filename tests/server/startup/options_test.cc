@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "server/startup/model_list.h"
+
 namespace recurve::options_test {
 
 using ::testing::HasSubstr;
@@ -108,6 +110,70 @@ TEST(OptionsTest, AModelNeedsNoFlag) {
   EXPECT_THAT(parse({}, {}).said, HasSubstr("MODEL_DIR is required"));
   const Variable variable("RECURVE_SERVER_MODEL", "/models/it");
   EXPECT_EQ(parse({}, {"m"}).options.model, "m") << "the command line is stronger";
+}
+
+std::vector<std::string> models_of(const Parsed& parsed) {
+  std::vector<std::string> models;
+  for (const ModelPath& model : parsed.options.models)
+    models.push_back(model.name + "|" + model.path);
+  return models;
+}
+
+TEST(OptionsTest, SeveralModelsHaveNames) {
+  using ::testing::ElementsAre;
+  EXPECT_THAT(models_of(parse({}, {"m"})), ElementsAre("|m"));
+  EXPECT_THAT(models_of(parse({}, {"a=b"})), ElementsAre("|a=b")) << "MODEL_DIR is a path";
+  EXPECT_THAT(models_of(parse({}, {"--model", "a=/m/x", "--model", "b=/m/y"})),
+              ElementsAre("a|/m/x", "b|/m/y"));
+  EXPECT_THAT(models_of(parse({}, {"--model", "a=/m/x,/m/y"})), ElementsAre("a|/m/x", "|/m/y"));
+  EXPECT_THAT(models_of(parse({"--model=b=/m/y"}, {"/m/x"})), ElementsAre("|/m/x", "b|/m/y"));
+  const Variable variable("RECURVE_SERVER_MODEL", "a=/m/x,b=/m/y");
+  EXPECT_THAT(models_of(parse({}, {})), ElementsAre("a|/m/x", "b|/m/y"));
+  EXPECT_THAT(models_of(parse({}, {"m"})), ElementsAre("|m"));
+}
+
+TEST(OptionsTest, PathsOfModelsMayHaveCommasAndEqualsSigns) {
+  using ::testing::ElementsAre;
+  const auto read = [](const std::string& text) { return models_of(parse({}, {"--model", text})); };
+  EXPECT_THAT(read("a=/m/x=1"), ElementsAre("a|/m/x=1"));
+  EXPECT_THAT(read("/m/x=1"), ElementsAre("|/m/x=1"));
+  EXPECT_THAT(read("./x=1"), ElementsAre("|./x=1"));
+  EXPECT_THAT(read(R"(x\=1)"), ElementsAre("|x=1"));
+  EXPECT_THAT(read(R"(a=x\=1)"), ElementsAre("a|x=1"));
+  EXPECT_THAT(read(R"(a=/m/x\,y,b=/m/z\\)"), ElementsAre("a|/m/x,y", R"(b|/m/z\)"));
+  for (const char* wrong : {"a=", "a=/m,", ",a=/m", "a=/m,,b=/n"}) {
+    EXPECT_THAT(parse({}, {"--model", wrong}).said,
+                HasSubstr("--model must be DIR or NAME=DIR, several separated by commas"))
+        << wrong;
+  }
+}
+
+TEST(OptionsTest, NamesOfModelsDiffer) {
+  for (const auto& alike :
+       {parse({}, {"--model", "a=/m/x,a=/m/y"}), parse({"--model=x=/m/y"}, {"/m/x"}),
+        parse({"--name=b", "--model=b=/m/y"}, {"/m/x"})}) {
+    EXPECT_EQ(alike.status, 2);
+    EXPECT_THAT(alike.said, HasSubstr("two models have the name"));
+  }
+  EXPECT_THAT(parse({"--name", "b"}, {"--model", "a=/m/x"}).said,
+              HasSubstr("--name b is for a model without a name"));
+}
+
+TEST(OptionsTest, ModelsShareWhatTheFlagsLimit) {
+  const Parsed parsed = parse(
+      {"--session-memory", "4GiB", "--state-disk", "8GiB", "--state-dir", "/s", "--slots", "3"},
+      {"/m/x", "--model=b=/m/y"});
+  const std::vector<Options> models = options_of_models(parsed.options);
+  ASSERT_EQ(models.size(), 2u);
+  EXPECT_EQ(names_of_models(parsed.options), (std::vector<std::string>{"x", "b"}));
+  for (const Options& model : models) {
+    EXPECT_EQ(model.session_memory, uint64_t{2} << 30);
+    EXPECT_EQ(model.state_disk, uint64_t{4} << 30);
+    EXPECT_EQ(model.prefix_memory, kAutomatic);
+    EXPECT_EQ(model.slots, 3);
+  }
+  EXPECT_EQ(models[0].state_dir, "/s") << "as if it were alone";
+  EXPECT_EQ(models[1].state_dir, "/s/model-b");
 }
 
 // Who chooses where gRPC is reached, as units, charts and sockets with their own rights do, gets no

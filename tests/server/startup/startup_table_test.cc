@@ -39,8 +39,8 @@ std::string table_of(const std::string& checkpoint, const std::string& state_dir
   stats.sessions = 3;
   stats.prefix_states_disk = 12;
   stats.prefix_bytes_disk = 3 << 20;
-  return startup_table(options, loaded, *backend, stats,
-                       {{"grpc", "[::1]:0", 4711}, {"http", "127.0.0.1:0", 4712}});
+  return startup_table(options, loaded, *backend, stats) +
+         listening_table(options, {{"grpc", "[::1]:0", 4711}, {"http", "127.0.0.1:0", 4712}});
 }
 
 TEST(StartupTable, SaysWhichTensorTheHeadIs) {
