@@ -242,10 +242,11 @@ v1::Session Client::accept_session(const std::string& name, const CallOptions& o
   return unary(*sessions_, &v1::Sessions::Stub::Accept, request, options);
 }
 
-v1::CloseSessionResponse Client::close_session(const std::string& name,
-                                               const CallOptions& options) {
+v1::CloseSessionResponse Client::close_session(const std::string& name, const CallOptions& options,
+                                               std::optional<uint64_t> expected_epoch) {
   v1::CloseSessionRequest request;
   request.set_name(name);
+  if (expected_epoch) request.set_expected_epoch(*expected_epoch);
   return unary(*sessions_, &v1::Sessions::Stub::Close, request, options);
 }
 

@@ -71,7 +71,9 @@ class Client {
   // All sessions whose names begin with `prefix`, whatever the number of pages.
   std::vector<v1::Session> list_sessions(const std::string& prefix = "",
                                          const CallOptions& options = {});
-  v1::CloseSessionResponse close_session(const std::string& name, const CallOptions& options = {});
+  // expected_epoch: only if the session has it.
+  v1::CloseSessionResponse close_session(const std::string& name, const CallOptions& options = {},
+                                         std::optional<uint64_t> expected_epoch = {});
   v1::Session fork_session(const v1::ForkSessionRequest& request, const CallOptions& options = {});
   // The session's written state, from the offset on: `take` gets the bytes in their order, and how
   // many there are of the whole state.

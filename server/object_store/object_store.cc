@@ -66,6 +66,11 @@ uint64_t number_of(std::string_view digits) {
   return number;
 }
 
+// A put with a condition may have been carried out.
+class UnknownOutcome : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 bool is_expired(std::string_view code) {
   return code == "ExpiredToken" || code == "ExpiredTokenException" ||
          code == "TokenRefreshRequired" || code == "InvalidToken" || code == "InvalidAccessKeyId";
@@ -309,7 +314,19 @@ void ObjectStore::stop() {
   stopping_.notify_all();
 }
 
+// If an answer is lost, it is unknown what the store has done: the next attempt has another key.
 void ObjectStore::check() {
+  constexpr int kAttempts = 3;
+  for (int attempt = 1;; ++attempt) {
+    try {
+      return probe();
+    } catch (const UnknownOutcome&) {
+      if (attempt == kAttempts) throw;
+    }
+  }
+}
+
+void ObjectStore::probe() {
   const std::string key = "probe/" + to_hex(random_bytes(16));
   const std::string_view first[] = {"first"}, second[] = {"second"};
   const ObjectResult made = put(key, first, PutCondition::is_new());
@@ -331,7 +348,10 @@ void ObjectStore::check() {
 }
 
 void ObjectStore::expect_done(const ObjectResult& result, const char* what) const {
-  if (!result.done()) throw std::runtime_error(fmt::format("cannot {}: {}", what, result.error));
+  if (result.done()) return;
+  const std::string sentence = fmt::format("cannot {}: {}", what, result.error);
+  if (result.outcome == Outcome::kUnknown) throw UnknownOutcome(sentence);
+  throw std::runtime_error(sentence);
 }
 
 void ObjectStore::expect_not_met(const ObjectResult& result, const char* condition) const {

@@ -104,6 +104,7 @@ class ObjectStore {
   Verdict judge(const Call& call, HttpResponse* answer) const;
   std::string sentence(const Call& call, const HttpResponse& answer) const;
   bool pause(int attempt, std::chrono::milliseconds at_least, Clock::time_point deadline);
+  void probe();
   void expect_done(const ObjectResult& result, const char* what) const;
   void expect_not_met(const ObjectResult& result, const char* condition) const;
 

@@ -293,6 +293,56 @@ void add_export_and_import(CLI::App& app, CliContext& context) {
   add_rewind_tokens(in);
 }
 
+// The session has no place on the server for a moment; if something fails then, its state is in a
+// file, which the error names.
+v1::Session move_to(Client& client, const CallOptions& options, const SessionFlags& flags) {
+  const v1::Session before = client.get_session(flags.name, options);
+  if (before.durability() == flags.durability) return before;
+  if (before.marks_size() > 0) {
+    throw std::runtime_error(
+        fmt::format("session {} has {} marks, which do not move: remove them with unmark",
+                    flags.name, before.marks_size()));
+  }
+  if (before.position() == 0) {
+    client.close_session(flags.name, options, before.epoch());
+    v1::OpenSessionRequest request;
+    request.set_name(flags.name);
+    request.set_durability(flags.durability);
+    return client.open_session(request, options);
+  }
+  SessionFlags file = flags;
+  file.other = flags.name + ".state";
+  if (flags.durability != v1::DURABILITY_REMOTE) {
+    file.ttl_seconds = before.ttl_seconds();
+    file.rewind_tokens = before.rewind_tokens();
+  }
+  export_to(client, options, file);
+  try {
+    client.close_session(flags.name, options, before.epoch());
+    const v1::Session moved = import_from(client, options, file);
+    std::error_code ignored;
+    std::filesystem::remove(file.other, ignored);
+    return moved;
+  } catch (const std::exception&) {
+    fmt::print(stderr, "recurve: the state of {} is in {}: session import opens it\n", flags.name,
+               file.other);
+    throw;
+  }
+}
+
+void add_move(CLI::App& app, CliContext& context) {
+  const Command move = add_command(
+      app, context, "move",
+      "Give a session another durability: close it and open it with its state. A file NAME.state "
+      "in "
+      "the working directory has the state meanwhile",
+      [](Client& client, const CallOptions& options, const CliContext& ctx,
+         const SessionFlags& flags) { print_session(ctx, move_to(client, options, flags)); });
+  add_name(move);
+  add_durability(move, "none");
+  move.app.get_option("--durability")->required();
+}
+
 using MarkCall = v1::Session (Client::*)(const std::string&, const std::string&,
                                          const CallOptions&);
 
@@ -367,6 +417,7 @@ void add_session(CLI::App& app, CliContext& context) {
   add_open_and_fork(command, context);
   add_get_list_close(command, context);
   add_export_and_import(command, context);
+  add_move(command, context);
   add_accept(command, context);
   add_mark_command(command, context, "mark",
                    "Store the state under a name; an existing mark of that name is replaced",

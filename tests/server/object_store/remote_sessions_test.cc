@@ -118,6 +118,16 @@ TEST(RemoteSessions, ACommitOfTheOwnerIsTwoRequests) {
   EXPECT_EQ(store.requests(), 2);
 }
 
+TEST(RemoteSessions, AStoreWhoseAnswerIsLostOncePassesItsTest) {
+  for (int number = 1; number <= 6; ++number) {
+    FaultyStore store;
+    Server a(store, "a", true);
+    store.fail(number, 1, Fault::kAnswerLost);
+    EXPECT_EQ(error_of([&] { a.store.check(); }), "") << number;
+    EXPECT_GE(store.requests(), 7);
+  }
+}
+
 TEST(RemoteSessions, NamesOfClosedSessionsAreFree) {
   FaultyStore store;
   Server a(store, "a", true), b(store, "b", true);

@@ -35,7 +35,7 @@ class Replica:
 
     def __init__(self, run, store=None, prefix="replicas", flags=(), model=MODEL, timeout=120, key=None):
         port, self.port = free_ports(2)
-        self.timeout, self.key = timeout, key
+        self.address, self.timeout, self.key = f"127.0.0.1:{port}", timeout, key
         if store:
             flags = ["--state-store", f"s3://bucket/{prefix}", "--state-endpoint", store, *flags]
         url = f"http://127.0.0.1:{self.port}/health"
@@ -471,3 +471,68 @@ def test_what_killed_servers_leave_is_collected(run, seaweedfs):
     assert collect("--grace", "1").returncode == 2
     assert "NoSuchBucket" in collect("--state-store", "s3://none").stderr or collect("--state-store", "s3://none").returncode != 0
     assert a.turn("s", PROMPTS[1]).text == expected(run)[1]
+
+
+def test_two_replicas_asked_for_one_session_at_once(run, seaweedfs):
+    replicas = [Replica(run, seaweedfs, "at-once") for _ in range(2)]
+    assert replicas[0].open("s").status == 201
+    done, refused = [], set()
+
+    def work(server, number):
+        for turn in range(25):
+            answer = server.turn("s", f" {number}", f"{number}.{turn}", tokens=2)
+            if answer.status == 200:
+                done.append(answer.body["usage"]["prompt_tokens"])
+            else:
+                assert answer.status == 429 or answer.status == 409 and "belongs to" in answer.message, answer.message
+                refused.add(number)
+
+    workers = [threading.Thread(target=work, args=(replicas[number % 2], number)) for number in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [server.get("s").body["epoch"] for server in replicas] == [len(done)] * 2
+    assert done and refused
+
+
+def test_idle_copies_make_room(run, seaweedfs):
+    texts = expected(run)
+    a = Replica(run, seaweedfs, "room", ["--session-memory", "3MB", "--slots", "2"])
+    names = [f"s{number}" for number in range(12)]
+    for name in names:
+        assert a.open(name).status == 201
+        assert a.turn(name, PROMPTS[0]).text == texts[0]
+    assert len(a.ask("GET", "/v1/sessions").body["data"]) < len(names)
+    for name in names:
+        assert a.turn(name, PROMPTS[1]).text == texts[1]
+
+
+def test_a_session_moves_between_folder_and_store_by_one_command(run, seaweedfs, tmp_path):
+    texts = expected(run)
+    a = Replica(run, seaweedfs, "folder", ["--state-dir", str(tmp_path / "states")])
+    b = Replica(run, seaweedfs, "folder")
+
+    def move(server, name, durability):
+        return subprocess.run([PROGRAM.parent / "recurve", "--server", server.address, "session", "move", name, "--durability", durability],
+                              cwd=tmp_path, capture_output=True, text=True)
+
+    a.open("s", "local")
+    a.open("empty", "local")
+    assert a.turn("s", PROMPTS[0]).text == texts[0]
+    for name in ("s", "empty"):
+        done = move(a, name, "remote")
+        assert done.returncode == 0 and "durability     remote, commit" in done.stdout, done
+    assert b.turn("s", PROMPTS[1]).text == texts[1]
+    assert b.turn("empty", PROMPTS[0]).text == texts[0]
+    assert move(a, "s", "local").returncode == 0
+    assert a.turn("s", PROMPTS[2]).text == texts[2]
+    assert a.get("s").body["durability"] == "local" and b.get("s").status == 404
+    assert a.ask("POST", "/v1/sessions/s/marks", {"mark": "m"}).status == 200
+    assert "marks, which do not move" in move(a, "s", "remote").stderr
+    assert b.open("taken").status == 201 and a.open("taken", "none").status == 201
+    a.turn("taken", PROMPTS[0])
+    failed = move(a, "taken", "remote")  # the store has one of that name
+    assert failed.returncode == 1 and "the state of taken is in taken.state" in failed.stderr, failed
+    assert (tmp_path / "taken.state").read_bytes().startswith(b"RCRVSTAT")
+    assert not (tmp_path / "s.state").exists()
