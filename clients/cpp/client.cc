@@ -317,8 +317,10 @@ v1::Session Client::rewind_session(const v1::RewindSessionRequest& request,
   return unary(*sessions_, &v1::Sessions::Stub::Rewind, request, options);
 }
 
-v1::ModelInfo Client::model_info(const CallOptions& options) {
-  return unary(*control_, &v1::Control::Stub::GetModelInfo, v1::GetModelInfoRequest(), options);
+v1::ModelInfo Client::model_info(const CallOptions& options, const std::string& model) {
+  v1::GetModelInfoRequest request;
+  request.set_model(model);
+  return unary(*control_, &v1::Control::Stub::GetModelInfo, request, options);
 }
 
 v1::ServerInfo Client::server_info(const CallOptions& options) {

@@ -95,7 +95,8 @@ class Client {
   v1::Session rewind_session(const v1::RewindSessionRequest& request,
                              const CallOptions& options = {});
 
-  v1::ModelInfo model_info(const CallOptions& options = {});
+  // Of the first model, or that of the name.
+  v1::ModelInfo model_info(const CallOptions& options = {}, const std::string& model = "");
   v1::ServerInfo server_info(const CallOptions& options = {});
   v1::Load load(const CallOptions& options = {});
   // Seconds for running requests; absent: the server's own limit.

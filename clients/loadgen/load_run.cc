@@ -44,6 +44,7 @@ class LoadRun {
                  .pacer = pacer_,
                  .on_end = [this](User* user, Worker& worker,
                                   ConversationEnd end) { went(user, worker, end); },
+                 .model = options.model,
                  .temperature = options.temperature,
                  .timeout_seconds = options.timeout_seconds} {
     for (int w = 0; w < std::max(1, options.workers); ++w) {

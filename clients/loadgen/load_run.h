@@ -28,6 +28,7 @@ struct RunOptions {
   double measured_seconds = 20;
   // The load goes on behind the window until all measured requests have ended, for so long at most.
   double cooldown_seconds = 10;
+  std::string model = {};  // its name; empty: the server's first
   double temperature = 1;
   std::optional<double> timeout_seconds = {};  // deadline of each request
   ServiceLevel level;

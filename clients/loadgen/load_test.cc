@@ -53,7 +53,7 @@ class LoadTest {
            const std::atomic<bool>& interrupted)
       : o_(options), events_(events), interrupted_(interrupted) {
     Client client(o_.endpoint());
-    report_.server = ask_server(client);
+    report_.server = ask_server(client, o_.run.model);
     check_forks(o_, report_.server);
     workload_.emplace(o_.workload, report_.server.limits);
     report_.workload = workload_text(o_);

@@ -101,6 +101,7 @@ void add_workload(CLI::App& app, Options* o, Texts* texts) {
                  "turn")
       ->type_name("FILE")
       ->group("Requests");
+  add("--model", o->run.model, "Name of a model of the server [default: its first]");
   add("--turns", w.turns, "Requests of a conversation; above 1 they share a session")
       ->check(within(1, 10'000));
   add("--think", texts->think, "Pause before each further turn, in seconds")->type_name("LENGTH");

@@ -25,10 +25,10 @@ std::string parameters_text(int64_t parameters) {
 
 }  // namespace
 
-ServerFacts ask_server(Client& client) {
+ServerFacts ask_server(Client& client, const std::string& name) {
   const CallOptions options{.timeout = kTimeout};
   const v1::ServerInfo server = client.server_info(options);
-  const v1::ModelInfo model = client.model_info(options);
+  const v1::ModelInfo model = client.model_info(options, name);
   return {.address = client.address(),
           .version = server.version(),
           .model = model.name(),

@@ -19,8 +19,8 @@ struct ServerFacts {
   WorkloadLimits limits;
 };
 
-// Throws ClientError.
-ServerFacts ask_server(Client& client);
+// model: its name; empty: the first. Throws ClientError.
+ServerFacts ask_server(Client& client, const std::string& model);
 
 // "xlstm-books (xlstm, 7.5 M parameters in int8), 16 slots, queue of 256; cpu, 2 threads"
 std::string describe(const ServerFacts& server);

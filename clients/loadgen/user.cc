@@ -44,6 +44,7 @@ void User::open_session() {
   v1::OpenSessionRequest request;
   session_ = fmt::format("loadgen-{:016x}-{}", context_.run_id, conversation_.index);
   request.set_name(session_);
+  request.set_model(context_.model);
   request.set_ttl_seconds(kSessionTtlSeconds);
   const double timeout = std::min(context_.timeout_seconds.value_or(kOpenSeconds), kOpenSeconds);
   grpc::ClientContext* const call = new_call(timeout, false);
@@ -74,6 +75,7 @@ v1::GenerateRequest User::request() const {
   request.mutable_sampling()->set_seed(workload.sampling_seed(conversation_.index, turn_));
   if (answers_.size() > 1) request.set_n(static_cast<int32_t>(answers_.size()));
   request.set_session(session_);
+  request.set_model(context_.model);
   return request;
 }
 

@@ -33,6 +33,7 @@ struct UserContext {
   const Stopwatch& watch;
   Pacer& pacer;
   OnEnd on_end;
+  std::string model = {};                      // its name; empty: the server's first
   double temperature = 1;                      // of the sampling
   std::optional<double> timeout_seconds = {};  // of each request
   // In the names of its sessions, so that no other run has them.

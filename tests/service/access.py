@@ -43,6 +43,7 @@ WHO = {
     "/recurve.v1.Sessions/Export": "user",
     "/recurve.v1.Sessions/Import": "user",
     "/recurve.v1.Control/GetModelInfo": "user",
+    "/recurve.v1.Control/ListModels": "user",
     "/recurve.v1.Control/GetServerInfo": "user",
     "/recurve.v1.Control/GetLoad": "observer",
     "/recurve.v1.Control/Drain": "admin",

@@ -39,6 +39,7 @@ NAMES = {
     "/recurve.v1.Sessions/Export": ("session", SESSION),
     "/recurve.v1.Sessions/Close": ("session", SESSION),
     "/recurve.v1.Control/GetModelInfo": None,
+    "/recurve.v1.Control/ListModels": None,
     "/recurve.v1.Control/GetServerInfo": None,
     "/recurve.v1.Control/GetLoad": None,
     "/recurve.v1.Control/Drain": None,

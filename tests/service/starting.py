@@ -47,7 +47,7 @@ def test_words_of_the_command_line_that_are_wrong_are_named():
     code, said = started(model=())
     assert (code, "MODEL_DIR is required" in said) == (2, True)
     code, said = started("--model", MODEL, model=(MODEL,))
-    assert (code, f"two models are given, {MODEL} and --model {MODEL}: give one" in said) == (2, True)
+    assert (code, f"two models are given without a name, {MODEL} and {MODEL}" in said) == (2, True)
     code, said = started("other", model=(MODEL,))
     assert (code, "unexpected argument other" in said) == (2, True)
     code, said = started("--max-qeue", "3")
