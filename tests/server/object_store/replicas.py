@@ -12,7 +12,7 @@ import threading
 import time
 
 import boto3
-from stores import _run, _seaweedfs, free_ports, KEY, KEYS, MODEL, PROGRAM, SECRET  # noqa: F401
+from stores import _run, _seaweedfs, free_ports, KEY, KEYS, MODEL, PROGRAM, SECRET, TOOLS  # noqa: F401
 
 PROMPTS = ["Call me Ishmael.", " The sea", " and the ship", " went", " down to", " the bottom"]
 SERVER = PROGRAM.parent / "recurve-server"
@@ -536,3 +536,60 @@ def test_a_session_moves_between_folder_and_store_by_one_command(run, seaweedfs,
     assert failed.returncode == 1 and "the state of taken is in taken.state" in failed.stderr, failed
     assert (tmp_path / "taken.state").read_bytes().startswith(b"RCRVSTAT")
     assert not (tmp_path / "s.state").exists()
+
+
+def test_a_turn_that_breaks_off_has_no_effect(run, seaweedfs):
+    texts = expected(run)
+    a, b = Replica(run, seaweedfs, "broken"), Replica(run, seaweedfs, "broken")
+    a.open("s")
+    assert a.turn("s", PROMPTS[0]).text == texts[0]
+    for _ in range(5):
+        connection = http.client.HTTPConnection("127.0.0.1", a.port)
+        connection.request("POST", "/v1/completions", json.dumps({"session": "s", "prompt": PROMPTS[1], "max_tokens": 2000,
+                                                                  "stream": True}), {"Content-Type": "application/json"})
+        assert b"data: " in connection.getresponse().readline()
+        connection.close()
+    late = a.ask("POST", "/v1/completions", {"session": "s", "prompt": PROMPTS[1], "max_tokens": 2000}, x_recurve_timeout_ms="30")
+    assert late.status == 504, late.message
+    refused = a.turn("s", PROMPTS[1], tokens=-1)
+    assert refused.status == 400
+    assert a.turn("s", PROMPTS[1]).text == texts[1]
+    assert b.turn("s", PROMPTS[2]).text == texts[2]
+    assert b.get("s").body["epoch"] == 3
+
+
+class Router(Replica):
+    """vLLM's, which sends requests with the same X-Session-ID to the same replica as long as that answers."""
+
+    def __init__(self, run, replicas):
+        self.port, metrics = free_ports(2)
+        self.timeout, self.key = 120, None
+        self.process = run([TOOLS / "vllm-router", "--host", "127.0.0.1", "--port", self.port, "--prometheus-port", metrics, "--policy",
+                            "consistent_hash", "--worker-urls", *(f"http://127.0.0.1:{one.port}" for one in replicas)],
+                           f"http://127.0.0.1:{self.port}/health")
+
+
+def test_sessions_survive_replicas_behind_a_router(run, seaweedfs):
+    prompts = [f" {number} and" for number in range(16)]
+    texts = expected(run, prompts)
+    replicas = [Replica(run, seaweedfs, "routed") for _ in range(3)]
+    router = Router(run, replicas)
+    names = [f"s{number}" for number in range(4)]
+    for name in names:
+        assert replicas[0].open(name).status == 201
+    for turn, prompt in enumerate(prompts):
+        for name in names:
+            body = {"session": name, "prompt": prompt, "max_tokens": 12, "seed": 7}
+            end = time.monotonic() + 60
+            while True:
+                answer = router.ask("POST", "/v1/completions", body, X_Session_ID=name, Idempotency_Key=f"{name}.{turn}")
+                if answer.status == 200:
+                    break
+                assert answer.status in (409, 429, 500, 503) and time.monotonic() < end, answer.body
+            assert answer.text == texts[turn], (name, turn)
+        if turn in (5, 10):  # the one that serves the first session
+            serves = next(one for one in replicas if any(
+                info["id"] == names[0] and info["epoch"] == turn + 1 for info in one.ask("GET", "/v1/sessions").body["data"]))
+            serves.kill()
+            replicas.remove(serves)
+    assert [replicas[0].get(name).body["epoch"] for name in names] == [len(prompts)] * 4
