@@ -66,6 +66,7 @@ void add_embed(CLI::App& app, CliContext& context) {
       "--dimensions", [flags](const int32_t& count) { flags->request.set_dimensions(count); },
       "Number of dimensions, the first ones [default: all of the model]");
   add_special_tokens_flag(command, &flags->request);
+  add_model_flag(command, &flags->request);
   command.callback(
       [&context, flags] { context.run = [&context, flags] { return embed(context, *flags); }; });
 }

@@ -209,7 +209,7 @@ void fill_question(CliContext& context, Client& client, GenerateFlags& flags) {
   const std::string text = question_of(flags);
   Interrupts::Scope interrupt(context.interrupts);
   const CallOptions options = context.call_options(interrupt.canceller());
-  if (!client.model_info(options).has_chat_template()) {
+  if (!client.model_info(options, flags.request.model()).has_chat_template()) {
     if (!flags.system.empty()) throw UsageError("--system needs a model with a chat template");
     if (!flags.tools.tools_json.empty()) {
       throw UsageError("--tools needs a model with a chat template");

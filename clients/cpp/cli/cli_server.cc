@@ -132,21 +132,22 @@ std::optional<v1::Load> load_info(Client& client, const CallOptions& options) {
 }
 
 // Absent while the model loads.
-std::optional<v1::ModelInfo> model_info(Client& client, const CallOptions& options) {
+std::optional<v1::ModelInfo> model_info(Client& client, const CallOptions& options,
+                                        const std::string& name) {
   try {
-    return client.model_info(options);
+    return client.model_info(options, name);
   } catch (const ClientError& error) {
     if (error.kind() == ClientError::Kind::kUnavailable) return std::nullopt;
     throw;
   }
 }
 
-int info(CliContext& context) {
+int info(CliContext& context, const std::string& name) {
   Client client = context.client();
   Interrupts::Scope interrupt(context.interrupts);
   const CallOptions options = context.call_options(interrupt.canceller());
   const auto server = client.server_info(options);
-  const auto model = model_info(client, options);
+  const auto model = model_info(client, options, name);
   const auto load = load_info(client, options);
   if (context.json) {
     write_out(fmt::format("{{\"server\":{},\"model\":{},\"load\":{}}}\n", to_json(server),
@@ -195,7 +196,10 @@ int abort(CliContext& context, const std::string& request_id) {
 
 void add_info(CLI::App& app, CliContext& context) {
   CLI::App& command = *app.add_subcommand("info", "Print the server, its model and its load");
-  command.callback([&context] { context.run = [&context] { return info(context); }; });
+  const auto model = std::make_shared<std::string>();
+  command.add_option("--model", *model, "Name of the model to print [default: the first]");
+  command.callback(
+      [&context, model] { context.run = [&context, model] { return info(context, *model); }; });
 }
 
 void add_health(CLI::App& app, CliContext& context) {

@@ -70,6 +70,7 @@ std::string list_table(const std::vector<v1::Session>& sessions) {
 struct SessionFlags {
   std::string name;
   std::string other;  // new name, mark, prefix or file
+  std::string model;  // of a new session
   std::vector<std::string> names;
   std::optional<double> ttl_seconds;
   v1::Durability durability = v1::DURABILITY_UNSPECIFIED;
@@ -143,6 +144,12 @@ void add_rewind_tokens(const Command& command) {
       "of them; 4 bytes of host memory each [default: 0]");
 }
 
+void add_model(const Command& command) {
+  command.app.add_option(
+      "--model", command.flags->model,
+      "Name of the model of the server to which it belongs [default: the first]");
+}
+
 void add_name(const Command& command) {
   command.app.add_option("name", command.flags->name, "The session's name")->required();
 }
@@ -157,10 +164,12 @@ void add_open_and_fork(CLI::App& app, CliContext& context) {
                                        request.set_ttl_seconds(*flags.ttl_seconds);
                                      request.set_durability(flags.durability);
                                      request.set_rewind_tokens(flags.rewind_tokens);
+                                     request.set_model(flags.model);
                                      print_name(ctx, client.open_session(request, options));
                                    });
   open.app.add_option("name", open.flags->name,
                       "Name, 1 to 128 of A-Z a-z 0-9 . _ - [default: chosen by the client]");
+  add_model(open);
   add_ttl(open);
   add_durability(open, "none");
   add_rewind_tokens(open);
@@ -261,6 +270,7 @@ v1::Session import_from(Client& client, const CallOptions& options, const Sessio
   if (flags.ttl_seconds) first.set_ttl_seconds(*flags.ttl_seconds);
   first.set_durability(flags.durability);
   first.set_rewind_tokens(flags.rewind_tokens);
+  first.set_model(flags.model);
   constexpr std::streamsize kPiece = 1 << 20;
   const auto next = [&](std::string* bytes) {
     bytes->resize(kPiece);
@@ -288,6 +298,7 @@ void add_export_and_import(CLI::App& app, CliContext& context) {
   in.app.add_option("file", in.flags->other, "File that export wrote")
       ->type_name("FILE")
       ->required();
+  add_model(in);
   add_ttl(in);
   add_durability(in, "none");
   add_rewind_tokens(in);
@@ -308,9 +319,11 @@ v1::Session move_to(Client& client, const CallOptions& options, const SessionFla
     v1::OpenSessionRequest request;
     request.set_name(flags.name);
     request.set_durability(flags.durability);
+    request.set_model(before.model());
     return client.open_session(request, options);
   }
   SessionFlags file = flags;
+  file.model = before.model();
   file.other = flags.name + ".state";
   if (flags.durability != v1::DURABILITY_REMOTE) {
     file.ttl_seconds = before.ttl_seconds();
