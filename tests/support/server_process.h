@@ -8,6 +8,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -87,6 +88,18 @@ class ServerProcess {
   int threads() const {
     const std::filesystem::directory_iterator threads("/proc/" + std::to_string(pid_) + "/task");
     return static_cast<int>(std::distance(begin(threads), end(threads)));
+  }
+  // Of all its threads so far.
+  double processor_seconds() const {
+    std::ifstream stat("/proc/" + std::to_string(pid_) + "/stat");
+    std::string line;
+    std::getline(stat, line);
+    std::istringstream fields(line.substr(line.rfind(')') + 1));
+    std::string skipped;
+    for (int field = 3; field < 14; ++field) fields >> skipped;
+    double user = 0, system = 0;
+    fields >> user >> system;
+    return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
   }
   double resident_bytes() const {
     std::ifstream statm("/proc/" + std::to_string(pid_) + "/statm");
