@@ -159,6 +159,8 @@ def test_other_pods_are_let_in_on_purpose():
     ({"traces": {"ratio": 2}}, "ratio"),
     ({"flags": {"KEYS": "/keys"}}, "KEYS"),
     ({"inferencePool": {"enabled": True}}, "picker"),
+    ({"store": {"url": "bucket"}}, "url"),
+    ({"store": {"url": "s3://bucket", "endpoint": "host"}}, "endpoint"),
     ({"inferencePool": {"enabled": True, "picker": {"service": ""}}}, "service"),
 ])
 def test_refused(values, of):

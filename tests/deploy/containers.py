@@ -34,7 +34,7 @@ def assert_listens(tree, variables):
         text=True, capture_output=True, env=os.environ | variables | ports)
     assert done.returncode == 1, done.stderr
     assert "other machines" not in done.stderr, done.stderr
-    assert re.search("/proc/nothing|/keys/|/tls/", done.stderr), done.stderr
+    assert re.search("/proc/nothing|/keys/|/tls/|--state-store s3://", done.stderr), done.stderr
 
 
 class Containers:
