@@ -340,7 +340,7 @@ TEST_F(CliGenerateTest, MessagesOfAnotherFormAreRefused) {
 TEST_F(CliGenerateTest, ValuesThatHaveNamesAreSaidByThem) {
   const std::string help = generate({"--help"}).out;
   EXPECT_THAT(help, HasSubstr("--prefix TEXT:{off,use,use-and-keep}"));
-  EXPECT_THAT(help, HasSubstr("--durability TEXT:{local,none}"));
+  EXPECT_THAT(help, HasSubstr("--durability TEXT:{local,none,remote}"));
   const auto result = generate({"--prompt", "x", "--prefix", "2"});
   EXPECT_EQ(result.code, 2);
   EXPECT_THAT(result.err, HasSubstr("--prefix: wanted one of {off,use,use-and-keep}, found 2"));

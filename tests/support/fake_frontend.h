@@ -135,7 +135,7 @@ class FakeSink final : public FakeSinkOf<AnswerSink, AnswerEvent> {
       : FakeSinkOf(options.held), asked_(std::move(asked)) {
     origin_ = options.origin;
     if (options.timeout) deadline_ = Clock::now() + *options.timeout;
-    asked_.model = core.models().front();
+    if (asked_.model == nullptr) asked_.model = core.models().front();
     const Identity caller = asked_.caller;
     const std::string id = asked_.id;
     open(new Generation(core, *this), caller, id);
