@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 constexpr int kSlots = 2, kQueue = 6;
 
-// Nobody takes the requests of the first model.
+// The first model has no engine: its requests stay in the queue.
 class TwoModelsTest : public ::testing::Test {
  protected:
   TwoModelsTest() {
