@@ -92,6 +92,10 @@ Refused refusal_of_exception() {
     throw;
   } catch (const std::bad_alloc&) {
     return refuse(EndReason::kNoMemory);
+  } catch (const json::exception&) {
+    return refuse(EndReason::kStateLost,
+                  "the head of the session in the store has a record that this server cannot read: "
+                  "a newer server may have written it");
   } catch (const std::exception& error) {
     log_event(LogLevel::kError, "shared_session_failed", {{"what", error.what()}});
     return refuse(EndReason::kInternal,

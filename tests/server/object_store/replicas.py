@@ -593,3 +593,25 @@ def test_sessions_survive_replicas_behind_a_router(run, seaweedfs):
             serves.kill()
             replicas.remove(serves)
     assert [replicas[0].get(name).body["epoch"] for name in names] == [len(prompts)] * 4
+
+
+def test_damage_in_the_store_is_named(run, seaweedfs):
+    texts = expected(run)
+    a, b = Replica(run, seaweedfs, "damaged"), Replica(run, seaweedfs, "damaged")
+    a.open("s")
+    assert a.turn("s", PROMPTS[0]).text == texts[0]
+    stored = objects(seaweedfs, "damaged/")
+    head, = (key for key in stored if key.endswith("/head"))
+    blob, = (key for key in stored if key.startswith("blobs/"))
+    for key, text, why in ((head, stored[head][:-1], "it is damaged"), (head, b"", "no head"), (blob, stored[blob][:-1], "bytes that are not"),
+                           (blob, b"x" * len(stored[blob]), "bytes that are not"), (blob, None, "is missing in the store")):
+        s3 = client(seaweedfs)
+        if text is None:
+            s3.delete_object(Bucket="bucket", Key="damaged/" + key)
+        else:
+            s3.put_object(Bucket="bucket", Key="damaged/" + key, Body=text)
+        refused = b.turn("s", PROMPTS[1])
+        assert refused.status == 500 and why in refused.message, refused.message
+        s3.put_object(Bucket="bucket", Key="damaged/" + key, Body=stored[key])
+        assert objects(seaweedfs, "damaged/") == stored  # it stays as it is
+    assert b.turn("s", PROMPTS[1]).text == texts[1]
