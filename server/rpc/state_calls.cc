@@ -154,6 +154,7 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, priva
     if (!std::exchange(started_, true)) {
       command_ = {.kind = SessionCommand::Kind::kImport,
                   .caller = caller_,
+                  .model = message.model(),
                   .name = message.name(),
                   .ttl_seconds = ttl_of(message),
                   .durability = durability_of(message),

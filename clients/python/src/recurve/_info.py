@@ -19,6 +19,7 @@ class SessionInfo:
     """A session as it stands."""
 
     name: str
+    model: str  #: by name
     position: int  #: tokens absorbed
     pending_token: int | None  #: the last generated id, absorbed with the next request
     tier: Literal["empty", "slot", "host", "disk", "unspecified"]  #: where its state is

@@ -90,6 +90,7 @@ class AsyncClient(Generates):
         ttl: float | None = None,
         durability: str = "none",
         rewind_tokens: int = 0,
+        model: str = "",
         create: bool = True,
         timeout: float | None = None,
     ) -> Opening:
@@ -108,6 +109,7 @@ class AsyncClient(Generates):
             continued it since this one did: repeat the request.
         rewind_tokens: of a new session; the ids of so many last tokens are stored, [0, 262144], so
             that it can be rewound to each of them.
+        model: of a new session, by its name. Default: the server's first.
         create: False: NotFoundError where it is not open.
 
         Raises ResourceExhaustedError where slots and host memory are full.
@@ -115,7 +117,7 @@ class AsyncClient(Generates):
 
         async def opened() -> AsyncSession:
             return await open_session(
-                self._connection, name, ttl, durability, rewind_tokens, create, timeout
+                self._connection, name, ttl, durability, rewind_tokens, model, create, timeout
             )
 
         return Opening(opened)
@@ -128,13 +130,14 @@ class AsyncClient(Generates):
         ttl: float | None = None,
         durability: str = "none",
         rewind_tokens: int = 0,
+        model: str = "",
         timeout: float | None = None,
     ) -> Opening:
         """Opens a session with a state that `AsyncSession.export` returned, here or elsewhere.
 
         Await it, or enter it with `async with`.
 
-        name, ttl, durability, rewind_tokens: as in `session`.
+        name, ttl, durability, rewind_tokens, model: as in `session`.
 
         Raises AlreadyExistsError for a name in use, FailedPreconditionError for a state of another
         model, weights or types, InvalidArgumentError for data that is no state or is damaged,
@@ -143,7 +146,7 @@ class AsyncClient(Generates):
 
         async def opened() -> AsyncSession:
             return await import_session(
-                self._connection, data, name, ttl, durability, rewind_tokens, timeout
+                self._connection, data, name, ttl, durability, rewind_tokens, model, timeout
             )
 
         return Opening(opened)
@@ -229,9 +232,9 @@ class AsyncClient(Generates):
             rpcs.ABORT, v1.AbortRequest(request_id=request_id), timeout=timeout
         )
 
-    async def model_info(self, *, timeout: float | None = None) -> ModelInfo:
-        """The model. UnavailableError while the server loads it."""
-        request = control.GetModelInfoRequest()
+    async def model_info(self, model: str = "", *, timeout: float | None = None) -> ModelInfo:
+        """The model of this name, or the server's first. UnavailableError while it is loaded."""
+        request = control.GetModelInfoRequest(model=model)
         return answers.model_info(
             await self._connection.unary(rpcs.MODEL_INFO, request, timeout=timeout)
         )

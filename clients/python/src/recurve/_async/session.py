@@ -188,6 +188,7 @@ async def open_session(
     ttl: float | None,
     durability: str,
     rewind_tokens: int,
+    model: str,
     create: bool,
     timeout: float | None,
 ) -> AsyncSession:
@@ -199,6 +200,7 @@ async def open_session(
             ttl_seconds=ttl,
             durability=durability_of(durability),
             rewind_tokens=rewind_tokens,
+            model=model,
         )
         try:
             await connection.unary(rpcs.OPEN, request, session=state.name, timeout=timeout)
@@ -216,6 +218,7 @@ async def import_session(
     ttl: float | None,
     durability: str,
     rewind_tokens: int,
+    model: str,
     timeout: float | None,
 ) -> AsyncSession:
     state: SessionState[AsyncStream] = SessionState(name)
@@ -224,6 +227,7 @@ async def import_session(
         ttl_seconds=ttl,
         durability=durability_of(durability),
         rewind_tokens=rewind_tokens,
+        model=model,
     )
 
     def requests() -> Iterator[sessions.ImportRequest]:
