@@ -54,6 +54,7 @@ struct EngineStats {
     prefix_tokens += other.prefix_tokens;
     prefix_states += other.prefix_states;
     prefix_bytes += other.prefix_bytes;
+    prefix_limit += other.prefix_limit;
     prefix_states_disk += other.prefix_states_disk;
     prefix_bytes_disk += other.prefix_bytes_disk;
     prompt_tokens += other.prompt_tokens;

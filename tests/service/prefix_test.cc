@@ -167,6 +167,7 @@ TEST(PrefixesOfAServerBefore, SurviveAKill) {
     const v1::Load::Prefixes there = written(client, 2);
     EXPECT_GE(there.disk_bytes(), 2 * client.model_info().state_bytes());
     EXPECT_LE(there.disk_bytes(), client.load().sessions().disk_bytes());
+    EXPECT_GT(there.limit_bytes(), there.bytes());
     server->signal(SIGKILL);
     server->wait();
   }
@@ -174,6 +175,7 @@ TEST(PrefixesOfAServerBefore, SurviveAKill) {
   auto server = start(flags, "2");
   Client client(server->address());
   EXPECT_THAT(server->log(), HasSubstr("found 0 sessions, "));
+  EXPECT_THAT(server->log(), HasSubstr(" for both, what sessions have not reserved"));
   EXPECT_GE(client.load().prefixes().disk_states(), 2);
   EXPECT_EQ(client.load().prefixes().states(), 0);
   const Said again = ask(client, asked);

@@ -73,14 +73,16 @@ class RecordingDisk {
     return disk;
   }
   int calls() const { return calls_; }
-  // Files by name, for tests that change them.
+  // Files by name, for tests that change them; of no server that runs.
   std::string& bytes_of(const std::string& name) { return names_.at(name)->bytes; }
   std::vector<std::string> names() const {
+    const std::lock_guard lock(mutex_);
     std::vector<std::string> all;
     for (const auto& [name, file] : names_) all.push_back(name);
     return all;
   }
   void remove(const std::string& name) {
+    const std::lock_guard lock(mutex_);
     names_.erase(name);
     synced_names_.erase(name);
   }
