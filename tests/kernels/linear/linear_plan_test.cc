@@ -10,6 +10,7 @@
 
 #include "kernels/ceil_div.h"
 #include "kernels/cuda/sm90/linear/box.h"
+#include "kernels/formats/int4.h"
 #include "kernels/formats/int8.h"
 
 namespace recurve::testing::linear_plan_test {
@@ -164,6 +165,22 @@ TEST(LinearPlan, PackedWeightsGetTilingsThatHoldThem) {
       EXPECT_GE(plan.tiles.tiles * outputs_of_tile(args, plan.tiles.box_rows), args.outputs());
     }
   });
+}
+
+// Of a head, low tiles: several high ones on a multiprocessor leave them too few registers.
+TEST(LinearPlan, ALargePackedLayerGetsLowTilesForFewRows) {
+  for (const WeightFormat* format : {&kInt8Weights, &kInt4Weights}) {
+    for (const int rows : {1, 16, 32, 64}) {
+      LinearArgs args = layer(50304, 4096, rows);
+      EXPECT_EQ(plan_linear(args, kH200).tiles.tiling.tile_m, 128);
+      args.W.dtype = DType::kPacked;
+      args.W.format = format;
+      const TileConfig c = plan_linear(args, kH200).tiles;
+      EXPECT_EQ(c.tiling.tile_m, 64) << format->name << ", rows " << rows;
+      EXPECT_EQ(c.tiling.blocks, 3) << format->name << ", rows " << rows;
+      EXPECT_GE(c.tiles * 2 * c.box_rows, 50304) << format->name << ", rows " << rows;
+    }
+  }
 }
 
 TEST(LinearPlan, PersistentBlocksTakeManyRowsOfOrdinaryLayers) {

@@ -1,5 +1,4 @@
 #pragma once
-#include "kernels/cuda/sm80/tile.cuh"
 #include "kernels/cuda/sm90/linear/linear_tile.cuh"
 #include "kernels/cuda/sm90/wgmma.cuh"
 
@@ -52,24 +51,6 @@ struct Accumulator {
   __device__ void clear() {
 #pragma unroll
     for (float& sum : parts[0]) sum = 0;
-  }
-  // The sums of add_held(), bit by bit, by a warp of its rows alone. x begins at a multiple of
-  // 1024.
-  __device__ void add_by_warps(const uint32_t (&W)[kBoxK / 16][4], const std::byte* x) {
-    // A lane says where one row of eight has eight values; the swizzle goes by the address.
-    const uint32_t lane = threadIdx.x % kWarpSize, row = lane % 8;
-    const uint32_t from = shared_address(x) + row * kBoxBytes + (lane / 8 ^ row) * 16;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int eight = 0; eight < kColumns / 8; ++eight) {
-        uint32_t b[4];
-        sm80::load_matrices(b, (from ^ half * kBoxBytes / 2) + eight * 8 * kBoxBytes);
-        auto& sums = reinterpret_cast<float(&)[4]>(parts[0][4 * eight]);
-        sm80::multiply_bf16(sums, W[2 * half], b[0], b[1]);
-        sm80::multiply_bf16(sums, W[2 * half + 1], b[2], b[3]);
-      }
-    }
   }
 
   __device__ void operator+=(const Accumulator& other) {

@@ -1,10 +1,11 @@
 #pragma once
 #include "kernels/cuda/sm90/linear/linear_tile.cuh"
 
-// Weights that are packed, as a warpgroup takes them, or each of its warps alone where rows of x
-// are few: it reads a box of 64 of its rows, as it lies in shared memory, and unpacks it in
-// registers, which are the A of its products. A box is one group of columns. Values are those of
-// WeightFormat::unpack, rounded to bf16: a layer has the bits of the one in bf16 of these values.
+// Weights that are packed, as a warpgroup takes them: it reads a box of 64 of its rows, as it lies
+// in shared memory, and unpacks it in registers, which are the A of its products. Where rows of x
+// are few each warp does that alone: linear_rows.cuh. A box is one group of columns. Values are
+// those of WeightFormat::unpack, rounded to bf16: a layer has the bits of the one in bf16 of these
+// values.
 namespace recurve::cuda::sm90 {
 
 // Where a lane reads in a stage at W, whose rows are of so many bytes, with the copy engine's
@@ -27,20 +28,49 @@ __device__ inline uint32_t load_u32(uint32_t address) {
   return value;
 }
 
-// (bits & mask) | raised in one instruction. The compiler takes two where both are constants.
-template <uint32_t kMask>
-__device__ inline uint32_t masked_or(uint32_t bits, uint32_t raised) {
-  uint32_t found;
-  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(found) : "r"(bits), "n"(kMask), "r"(raised));
-  return found;
+__device__ inline uint32_t times_bf16(uint32_t a, uint32_t b) {
+  uint32_t product;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  return product;
 }
-// Two of 128 in bf16, whose lowest bits count ones.
-constexpr uint32_t kTwoOf128 = 0x43004300;
+__device__ inline uint32_t fma_bf16(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t sum;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
+  return sum;
+}
+// An integer up to 255, read as bf16, is as many of 2^-133: subnormal, or of the first exponent. By
+// 2^127 it is as many of 2^-6, exactly.
+constexpr uint32_t kTwoOfLargest = 0x7f007f00;  // 2^127
+constexpr uint32_t kTwoOfMinus2 = 0xc000c000;   // -2
+constexpr uint32_t kTwoOf64 = 0x42804280, kTwoOf4 = 0x40804080;
 
-__device__ inline uint32_t minus_bf16(uint32_t a, uint32_t b) {
-  uint32_t difference;
-  asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(difference) : "r"(a), "r"(b));
-  return difference;
+// A scale s below 2^-6 is direct by 2^133, which bf16 has then: times an integer that is read as
+// bf16 it is that integer's value, in one operation that rounds once. Of larger scales it takes
+// two.
+constexpr uint32_t kLeastLargeScale = 0x3c80;      // 2^-6
+constexpr uint32_t kTwoOfMinusLeast = 0x80808080;  // -2^-126
+constexpr uint32_t kTwoOfSixteenth = 0x3d803d80;   // 2^-4
+
+__device__ inline uint4 load_u128(uint32_t address) {
+  uint4 value;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(address)
+               : "memory");
+  return value;
+}
+__device__ inline void store_u128(uint32_t address, uint4 value) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(value.x),
+               "r"(value.y), "r"(value.z), "r"(value.w)
+               : "memory");
+}
+__device__ inline uint2 load_u64(uint32_t address) {
+  uint2 value;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+               : "=r"(value.x), "=r"(value.y)
+               : "r"(address)
+               : "memory");
+  return value;
 }
 
 // A lane's part of a box: of rows lane / 4 and that + 8 of its warp's 16, and of each step of 16
@@ -51,43 +81,62 @@ using HeldBox = uint32_t[kBoxK / 16][4];
 struct Int8Weights {
   static constexpr bool kHeld = true;
   static constexpr int kRowBytes = 64, kStep = 64, kMostSpan = 2;
-  using Scale = uint16_t;  // in bf16
+  static constexpr bool kByFours = true;  // see linear_rows.cuh
+  using Scale = uint16_t;                 // in bf16
 
-  // two: q, each in 16 bits. scale: twice.
-  __device__ static uint32_t two_values(uint32_t two, uint32_t scale) {
-    // 128 and the last seven bits of q, less 128 or, where its first bit is set, 256.
-    const uint32_t q =
-        minus_bf16(masked_or<0x007f007f>(two, kTwoOf128), masked_or<0x00800080>(two, kTwoOf128));
-    uint32_t values;
-    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(values) : "r"(q), "r"(scale));
-    return values;
+  // Of words of two scales each: whether one is large, and both made direct.
+  __device__ static bool any_is_large(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    constexpr uint32_t kSizes = 0x7fff7fff;
+    const uint32_t most = __vmaxu2(__vmaxu2(a & kSizes, b & kSizes),  //
+                                   __vmaxu2(c & kSizes, d & kSizes));
+    return max(most & 0xffff, most >> 16) >= kLeastLargeScale;
+  }
+  __device__ static uint32_t direct(uint32_t scales) {
+    return times_bf16(times_bf16(scales, kTwoOfLargest), kTwoOf64);
+  }
+
+  // What values are multiplied by: of a scale, twice; kDirect: of one that direct() gave.
+  template <bool kDirect = false>
+  struct Factors {
+    uint32_t scale, least;
+    __device__ explicit Factors(uint32_t scales) {
+      const uint32_t of_one = __byte_perm(scales, 0, 0x1010);
+      scale = kDirect ? of_one : times_bf16(of_one, kTwoOf64);
+      least = kDirect ? times_bf16(of_one, kTwoOfMinusLeast) : kTwoOfMinus2;  // -128 of the scale
+    }
+  };
+  // word: four of q, as flipped() leaves them; which: two of its bytes, as __byte_perm() counts.
+  __device__ static uint32_t flipped(uint32_t word) { return word ^ 0x80808080; }
+  template <bool kDirect>
+  __device__ static uint32_t two_values(uint32_t word, uint32_t which,
+                                        const Factors<kDirect>& factors) {
+    const uint32_t two = __byte_perm(word, 0, which);
+    if constexpr (kDirect) return fma_bf16(two, factors.scale, factors.least);
+    // q + 128 of 2^-6, less 2: q of 2^-6.
+    return times_bf16(fma_bf16(two, kTwoOfLargest, factors.least), factors.scale);
   }
   // Eight columns from one at a multiple of eight on, of a row at W.
   __device__ static uint4 eight_values(const std::byte* W, int column, Scale scale) {
-    const uint2 q = __ldcs(reinterpret_cast<const uint2*>(W + column));
-    const uint32_t s = __byte_perm(scale, 0, 0x1010);
-    return make_uint4(
-        two_values(__byte_perm(q.x, 0, 0x4140), s), two_values(__byte_perm(q.x, 0, 0x4342), s),
-        two_values(__byte_perm(q.y, 0, 0x4140), s), two_values(__byte_perm(q.y, 0, 0x4342), s));
+    uint2 q = __ldcs(reinterpret_cast<const uint2*>(W + column));
+    q = make_uint2(flipped(q.x), flipped(q.y));
+    const Factors<> factors(scale);
+    return make_uint4(two_values(q.x, 0x4140, factors), two_values(q.x, 0x4342, factors),
+                      two_values(q.y, 0x4140, factors), two_values(q.y, 0x4342, factors));
   }
 
-  // W: the stage. row: the lane's first. box: of the stage.
-  template <int kSpan>
-  __device__ static void unpack(HeldBox& values, const std::byte* W, int row, int box,
+  // W: the stage, of one box. row: the lane's first.
+  __device__ static void unpack(HeldBox& values, const std::byte* W, int row,
                                 const uint32_t (&scales)[2]) {
-    const uint32_t from =
-        place_in_stage<kSpan * kRowBytes>(W, row, static_cast<int>(threadIdx.x % 4 * 2));
+    const uint32_t from = place_in_stage<kRowBytes>(W, row, static_cast<int>(threadIdx.x % 4 * 2));
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const uint32_t scale = __byte_perm(scales[r], 0, 0x1010);
+      const Factors<> factors(scales[r]);
 #pragma unroll
       for (int step = 0; step < kBoxK / 16; ++step) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const uint32_t two = __byte_perm(load_u16((from ^ (box * kRowBytes + step * 16)) +
-                                                    8 * r * kSpan * kRowBytes + half * 8),
-                                           0, 0x4140);
-          values[step][2 * half + r] = two_values(two, scale);
+          const uint32_t two = load_u16((from ^ step * 16) + 8 * r * kRowBytes + half * 8);
+          values[step][2 * half + r] = two_values(flipped(two), 0x4140, factors);
         }
       }
     }
@@ -98,45 +147,62 @@ struct Int8Weights {
 struct Int4Weights {
   static constexpr bool kHeld = true;
   static constexpr int kRowBytes = 32, kStep = 32, kMostSpan = 4;
+  static constexpr bool kByFours = false;
   using Scale = uint32_t;  // scale and minimum in bf16
 
-  // two: q in the last four bits of 16 each. scale, least: twice. The lowest bits of 128 in bf16
-  // count ones: 128 + q, less 128, is exact, and the sum of s q and m is rounded once.
-  __device__ static uint32_t two_values(uint32_t two, uint32_t scale, uint32_t least) {
-    const uint32_t q = minus_bf16(masked_or<0x000f000f>(two, kTwoOf128), kTwoOf128);
-    uint32_t values;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(values) : "r"(q), "r"(scale), "r"(least));
-    return values;
+  // Of words of a scale and a minimum each: as of int8.
+  __device__ static bool any_is_large(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    constexpr uint32_t kSize = 0x7fff;
+    return max(max(a & kSize, b & kSize), max(c & kSize, d & kSize)) >= kLeastLargeScale;
+  }
+  __device__ static uint32_t direct(uint32_t line) {
+    constexpr uint32_t kLargestAnd1 = 0x3f807f00, k64And1 = 0x3f804280;
+    return times_bf16(times_bf16(line, kLargestAnd1), k64And1);
+  }
+
+  template <bool kDirect = false>
+  struct Factors {
+    uint32_t scale, scale_of_high, least;
+    __device__ explicit Factors(uint32_t scales) {
+      const uint32_t of_one = __byte_perm(scales, 0, 0x1010);
+      scale = kDirect ? of_one : times_bf16(of_one, kTwoOf64);
+      scale_of_high = times_bf16(of_one, kDirect ? kTwoOfSixteenth : kTwoOf4);
+      least = __byte_perm(scales, 0, 0x3232);
+    }
+  };
+  // words: two, of which four bits each are of one step. The sum of s q and m is rounded once.
+  template <bool kDirect>
+  __device__ static uint32_t two_values(uint32_t words, int step, const Factors<kDirect>& factors) {
+    // q of 2^-133, or 16 q; of 2^-6 where the scale is not direct.
+    const bool high = step % 2 == 1;
+    const uint32_t two = words >> step / 2 * 8 & (high ? 0x00f000f0 : 0x000f000f);
+    return fma_bf16(kDirect ? two : times_bf16(two, kTwoOfLargest),
+                    high ? factors.scale_of_high : factors.scale, factors.least);
   }
   // As of int8.
   __device__ static uint4 eight_values(const std::byte* W, int column, Scale scale) {
     const int group = column / kBoxK, step = column % kBoxK / 16;
     const uint4 words = __ldg(
         reinterpret_cast<const uint4*>(W + group * kRowBytes + column % 16 * sizeof(uint16_t)));
-    const uint32_t s = __byte_perm(scale, 0, 0x1010), least = __byte_perm(scale, 0, 0x3232);
-    return make_uint4(
-        two_values(words.x >> 4 * step, s, least), two_values(words.y >> 4 * step, s, least),
-        two_values(words.z >> 4 * step, s, least), two_values(words.w >> 4 * step, s, least));
+    const Factors<> factors(scale);
+    const auto two = [&](uint32_t word) { return two_values(word >> 4 * step, 0, factors); };
+    return make_uint4(two(words.x), two(words.y), two(words.z), two(words.w));
   }
 
   // As of int8.
-  template <int kSpan>
-  __device__ static void unpack(HeldBox& values, const std::byte* W, int row, int box,
+  __device__ static void unpack(HeldBox& values, const std::byte* W, int row,
                                 const uint32_t (&scales)[2]) {
-    const uint32_t from =
-        place_in_stage<kSpan * kRowBytes>(W, row, static_cast<int>(threadIdx.x % 4 * 4));
+    const uint32_t from = place_in_stage<kRowBytes>(W, row, static_cast<int>(threadIdx.x % 4 * 4));
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const uint32_t scale = __byte_perm(scales[r], 0, 0x1010);
-      const uint32_t least = __byte_perm(scales[r], 0, 0x3232);
+      const Factors<> factors(scales[r]);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         // Two words, of which four bits each are of one step.
-        const uint32_t words =
-            load_u32((from ^ (box * kRowBytes + half * 16)) + 8 * r * kSpan * kRowBytes);
+        const uint32_t words = load_u32((from ^ half * 16) + 8 * r * kRowBytes);
 #pragma unroll
         for (int step = 0; step < kBoxK / 16; ++step) {
-          values[step][2 * half + r] = two_values(words >> 4 * step, scale, least);
+          values[step][2 * half + r] = two_values(words, step, factors);
         }
       }
     }
@@ -146,7 +212,7 @@ struct Int4Weights {
 // Of bf16 nothing is held.
 template <typename T>
 struct HeldWeights {
-  __device__ HeldWeights(const LinearParams&, const BlockCoord&, int) {}
+  __device__ HeldWeights(const Shared<T>&, const LinearParams&, const BlockCoord&, int) {}
 };
 
 // What a lane has of packed weights: a box, and the scales of its two rows for boxes to come. Of
@@ -159,7 +225,8 @@ struct HeldWeights<T> {
   HeldBox values;
 
   // first_row: of the tile, the warpgroup's. Reads scales, which no kernel writes.
-  __device__ HeldWeights(const LinearParams& params, const BlockCoord& block, int first_row)
+  __device__ HeldWeights(const Shared<T>&, const LinearParams& params, const BlockCoord& block,
+                         int first_row)
       : boxes(block.boxes),
         row(first_row + threadIdx.x % kGroupThreads / kWarpSize * 16 +
             threadIdx.x % kWarpSize / 4) {
@@ -186,15 +253,13 @@ struct HeldWeights<T> {
     }
     load(kAhead - 1, i + 4 * (kAhead - 1));
   }
-  // Unpacks a box, so many behind the first of the stage at W, and one of the four whose scales are
-  // ready.
-  template <int kBox>
+  // Unpacks the box of the stage at W, which is one of the four whose scales are ready.
   __device__ void unpack(const std::byte* W, int of_four) {
     const auto lane = static_cast<int>(threadIdx.x % kWarpSize / 4 * 4) + of_four;
     uint32_t of_box[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) of_box[r] = __shfl_sync(0xffffffffu, scales[0][r], lane);
-    T::Weights::template unpack<T::kSpan>(values, W, row, kBox, of_box);
+    T::Weights::unpack(values, W, row, of_box);
   }
 
  private:

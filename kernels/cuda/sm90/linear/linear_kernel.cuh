@@ -1,11 +1,12 @@
 #pragma once
-#include <utility>
+#include <type_traits>
 
 #include "kernels/cuda/common/dependency.cuh"
 #include "kernels/cuda/sm90/async.cuh"
 #include "kernels/cuda/sm90/linear/linear_accumulator.cuh"
 #include "kernels/cuda/sm90/linear/linear_finish.cuh"
 #include "kernels/cuda/sm90/linear/linear_held.cuh"
+#include "kernels/cuda/sm90/linear/linear_rows.cuh"
 #include "kernels/cuda/sm90/linear/linear_tile.cuh"
 
 // y = x W^T with weights in bf16, or packed and unpacked to bf16, on Hopper's tensor cores, at the
@@ -96,6 +97,10 @@ struct Loader {
     }
   }
   __device__ void load_rows(int i, int stage, Barrier* here) const {
+    if (kByWarps<T> && params.first_boxes > 0) {
+      return load_boxes(shared.x(stage), x, block.first_box + i * T::kSpan, block.x_row, here,
+                        Keep::kNormal);
+    }
 #pragma unroll
     for (int j = 0; j < T::kSpan; ++j) {
       load_box(shared.x(stage) + j * params.x_box_bytes(), x,
@@ -127,63 +132,19 @@ __device__ int first_row(const LinearParams& params, int group) {
   return max(0, min(group * kGroupM, 2 * params.box_rows - kGroupM));
 }
 
-// Calls f<0>(), f<1>() and so on.
-template <int kCount, typename F>
-__device__ void each_of(F f) {
-  [&]<int... i>(std::integer_sequence<int, i...>) {
-    (f.template operator()<i>(), ...);
-  }(std::make_integer_sequence<int, kCount>());
-}
-
-// Packed weights of few rows: how many warps have some of the tile's rows of W, 16 each, and all
-// that each of them sums up.
-__host__ __device__ inline int warps_with_rows(const LinearParams& params) {
-  return (2 * params.box_rows + 15) / 16;
-}
+// What a thread has of packed weights.
 template <typename T>
-__device__ void add_by_warps(const Shared<T>& shared, const LinearParams& params, int boxes,
-                             HeldWeights<T>& held, Accumulator<T>& sums) {
-  constexpr int kFour = 4;  // boxes whose scales come together
-  RingStage stage;
-  sums.clear();
-  // This is the same for a whole warp, which the compiler has to see.
-  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / kWarpSize, 0);
-  const int end = warp < warps_with_rows(params) ? boxes : 0;
-  for (int i = 0; i < end; i += kFour) {
-    held.take_scales(i);
-    each_of<kFour / T::kSpan>([&]<int kStage>() {
-      constexpr int kFirst = kStage * T::kSpan;
-      if (i + kFirst >= end) return;
-      wait(&shared.barriers.full[stage.index], stage.parity);
-      const std::byte *W = shared.W(stage.index), *x = shared.x(stage.index);
-      const auto add = [&]<int kBox>() {
-        held.template unpack<kBox>(W, kFirst + kBox);
-        sums.add_by_warps(held.values, x + kBox * T::kXBoxBytes);
-      };
-      if (i + kFirst + T::kSpan <= end) {
-        each_of<T::kSpan>(add);
-      } else {
-        each_of<T::kSpan - 1>([&]<int kBox>() {
-          if (i + kFirst + kBox < end) add.template operator()<kBox>();
-        });
-      }
-      __syncwarp();  // all lanes have read
-      if (threadIdx.x % kWarpSize == 0) arrive(&shared.barriers.empty[stage.index]);
-      stage.next(params.stages);
-    });
-  }
-}
+using Held = std::conditional_t<kByWarps<T>, WarpScales<T>, HeldWeights<T>>;
 
 // A warpgroup. Of rows that the tile does not have it sums up whatever lies there.
 template <typename T>
 __device__ void compute(const Shared<T>& shared, const LinearParams& params,
-                        const BlockCoord& block, const Ahead<T>& ahead, HeldWeights<T>& held,
-                        int group) {
+                        const BlockCoord& block, const Ahead<T>& ahead, Held<T>& held, int group) {
   const int lane = threadIdx.x % kWarpSize;
   const int sharer = (block.first_rank + params.parts) % params.cluster() + block.part;
   const int row = first_row<T>(params, group);
   RingStage stage, done;
-  if constexpr (kPaced<T>) wait(&shared.rows, 0);
+  if constexpr (kPaced<T> && !kByWarps<T>) wait(&shared.rows, 0);
   const auto release = [&] {
     Barrier* empty = &shared.barriers.empty[done.index];
     if (lane == 0) arrive(empty);
@@ -194,12 +155,12 @@ __device__ void compute(const Shared<T>& shared, const LinearParams& params,
   const auto add_piece = [&]<int kBehind>(Accumulator<T>& sums) {
     const int begin = i;
     const int end = T::kMostTurns == 1 ? block.boxes : min(i + params.piece_boxes, block.boxes);
-    if constexpr (T::Weights::kHeld) {  // where a stage is one box
+    if constexpr (T::Weights::kHeld && !kByWarps<T>) {  // a stage is one box
       for (; i < end; ++i, stage.next(params.stages)) {
         wait(&shared.barriers.full[stage.index], stage.parity);
         const auto of_four = static_cast<int>(static_cast<unsigned>(i) % 4);
         if (of_four == 0) held.take_scales(i);
-        held.template unpack<0>(shared.W(stage.index), of_four);
+        held.unpack(shared.W(stage.index), of_four);
         begin_products();
         sums.add_held(held.values, shared.x(stage.index), i == begin);
         commit_products();
@@ -224,7 +185,7 @@ __device__ void compute(const Shared<T>& shared, const LinearParams& params,
   // stages is worth more.
   constexpr int kFar = 3;
   if constexpr (kByWarps<T>) {
-    add_by_warps(shared, params, block.boxes, held, sums);
+    add_by_warps(shared, params, block, held, sums);
   } else if (T::kRows <= 16 && params.stages > kFar && block.boxes <= 2 * params.stages) {
     add_piece.template operator()<kFar>(sums);
   } else {
@@ -261,18 +222,21 @@ __device__ __forceinline__ void compute_tile(const CUtensorMap& W, const CUtenso
   extern __shared__ __align__(1024) std::byte memory[];
   const Shared<T> shared(memory, params);
   if (params.lets_next_start) let_next_start();
-  if (threadIdx.x == T::kComputing) {
-    prefetch_map(W);
-    prefetch_map(x);
-    if (kPaced<T> && params.first_boxes > 0) prefetch_map(first_x);
-    for (int s = 0; s < params.stages; ++s) {
-      init_barrier(&shared.barriers.full[s], 1);
-      init_barrier(&shared.barriers.empty[s], kByWarps<T>
-                                                  ? warps_with_rows(params)
-                                                  : params.sharers * T::kComputing / kWarpSize);
+  if (threadIdx.x / kWarpSize == T::kComputing / kWarpSize) {  // the warp that loads
+    const int lane = threadIdx.x % kWarpSize;
+    if (lane < params.stages) {
+      init_barrier(&shared.barriers.full[lane], 1);
+      init_barrier(&shared.barriers.empty[lane], kByWarps<T>
+                                                     ? warps_with_rows(params)
+                                                     : params.sharers * T::kComputing / kWarpSize);
     }
-    if constexpr (kPaced<T>) init_barrier(&shared.rows, 1);
-    shared.hurry = 0;
+    if (lane == 0) {
+      prefetch_map(W);
+      prefetch_map(x);
+      if (kPaced<T> && params.first_boxes > 0) prefetch_map(first_x);
+      if constexpr (kPaced<T>) init_barrier(&shared.rows, 1);
+      shared.hurry = 0;
+    }
     publish_barriers();
   }
   __syncthreads();
@@ -287,7 +251,7 @@ __device__ __forceinline__ void compute_tile(const CUtensorMap& W, const CUtenso
       asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(T::kRegisters));
     }
     Ahead<T> ahead(params, block);
-    HeldWeights<T> held(params, block, first_row<T>(params, group));
+    Held<T> held(shared, params, block, first_row<T>(params, group));
     wait_for_previous();
     let_next_start();
     if (kPaced<T> && threadIdx.x == 0) {

@@ -103,6 +103,7 @@ constexpr int64_t kUnderWay = 9270 << 10, kUnderWayAtFirst = 6200 << 10;
 // the rest of W, and what kernels before still load; of one row there is no rest where
 // all of W fits shared memory.
 inline bool lets_next_start(std::span<const LinearArgs> layers, Stream& stream) {
+  if (layers[0].W.format != nullptr) return false;
   const int64_t memory = int64_t{static_cast<CudaStream&>(stream).multiprocessors()} * kMemoryOfAll;
   int64_t bytes = 0;
   for (const LinearArgs& layer : layers) {
@@ -115,10 +116,24 @@ inline CUtensorMap map_of_weights(const Matrix& W, int box_rows, int span) {
   return W.format == nullptr ? tensor_map(W, box_rows) : packed_tensor_map(W, box_rows, span);
 }
 
+// What the highest tiles of a tiling take at least, with two stages.
+template <typename T>
+constexpr int least_bytes() {
+  LinearParams params{};
+  params.stages = 2;
+  params.box_rows = T::kTileM / 2;
+  params.span = T::kSpan;
+  params.W_row_bytes = T::kSpan * T::Weights::kRowBytes;
+  params.x_rows = T::kRows;
+  if constexpr (kByWarps<T>) params.scale_bytes = scale_bytes<T>(kScaledBoxes);
+  return Shared<T>::bytes(params);
+}
+
 // at_once: blocks of the launch that run at once.
 template <typename T>
 LinearParams params_of(const LinearArgs& args, const Rows& x, const TileConfig& config, int at_once,
                        bool lets_next_start) {
+  static_assert(least_bytes<T>() <= kTaken<T>);
   const int boxes = ceil_div(args.W.K, kBoxK);
   LinearParams params{
       .rows = args.rows,
@@ -145,6 +160,7 @@ LinearParams params_of(const LinearArgs& args, const Rows& x, const TileConfig& 
       .norm_eps = args.norm_eps,
       .W_scales = args.W.scales,
       .W_rows = static_cast<int>(args.W.N),
+      .scale_bytes = 0,
       .scales = x.scales,
       .squares = x.squares,
       .found = x.found,
@@ -161,6 +177,9 @@ LinearParams params_of(const LinearArgs& args, const Rows& x, const TileConfig& 
       .hurries = args.rows == 1,
       .first_boxes = 0,
       .activation = args.activation};
+  if constexpr (kByWarps<T>) {
+    params.scale_bytes = scale_bytes<T>(params.piece_boxes * params.turns);
+  }
   params.stages = std::clamp(ceil_div(ceil_div(boxes, config.parts), T::kSpan), 2, kMostStages);
   while (Shared<T>::bytes(params) > kTaken<T>) --params.stages;
   if constexpr (kPaced<T>) {
@@ -184,7 +203,8 @@ LayerMaps maps_of(const LinearArgs& args, const Rows& x, const LinearParams& par
   const int box_rows = params.box_rows;
   return {
       map_of_weights(args.W, T::kWide || args.swiglu ? box_rows : 2 * box_rows, T::kSpan),
-      tensor_map(rows, params.x_rows),
+      kByWarps<T> && params.first_boxes > 0 ? tensor_map(rows, params.x_rows, params.span)
+                                            : tensor_map(rows, params.x_rows),
       params.first_boxes > 0 ? tensor_map(rows, params.x_rows, params.first_boxes) : CUtensorMap()};
 }
 

@@ -36,8 +36,10 @@ TileConfig filling(const LinearArgs& args, const TilingShape& tiling, const GpuR
   }
 }
 
-// Tiles of the height that fills the GPU, which weights read from memory want.
+// Tiles of the height that fills the GPU, which weights read from memory want. Several high tiles
+// on a multiprocessor leave too few registers for packed weights, which take low ones alone.
 LinearPlan plan_filling(const LinearArgs& args, int rows, int blocks, const GpuRoom& gpu) {
+  if (args.W.format != nullptr) return {filling(args, narrow_tiling(1, rows, blocks), gpu)};
   const TileConfig two = filling(args, narrow_tiling(2, rows, blocks), gpu);
   if (2 * two.box_rows > kGroupM) return {two};
   return {{args, narrow_tiling(1, rows, blocks), two.box_rows, two.turns}};

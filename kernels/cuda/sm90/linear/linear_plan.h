@@ -59,8 +59,8 @@ inline constexpr std::array kTilings = {
 // Whether the tiling is compiled for weights that are packed, which a warpgroup holds in registers,
 // and for those that are not. The more rows there are, the more products hide that it unpacks.
 constexpr bool takes_packed(const TilingShape& tiling) {
-  return !tiling.wide && (tiling.rows <= 64 || tiling == narrow_tiling(3, 128, 1) ||
-                          tiling == narrow_tiling(2, 256, 1));
+  if (tiling.rows <= 64) return tiling.blocks == 1 || tiling.tile_m == kGroupM;
+  return tiling == narrow_tiling(3, 128, 1) || tiling == narrow_tiling(2, 256, 1);
 }
 constexpr bool takes_plain(const TilingShape& tiling) { return tiling.wide || tiling.rows <= 128; }
 

@@ -165,6 +165,7 @@ struct LinearParams {
   float norm_eps;
   const void* W_scales;  // of W that is packed, (W_rows, boxes)
   int W_rows;            // N
+  int scale_bytes;       // of W that is packed, of few rows: what a warp has of them
   const float* scales;   // of rows of x: see Rows
   const float* squares;  // of rows of x, where the norm was deferred, and
   float* found;          // the scales that blocks find for all
@@ -188,9 +189,9 @@ struct LinearParams {
   __host__ __device__ bool scaled() const { return scales != nullptr || squares != nullptr; }
 
   // Bytes of a stage.
-  __host__ __device__ int W_bytes() const { return 2 * box_rows * W_row_bytes; }
-  __host__ __device__ int x_box_bytes() const { return x_rows * kBoxBytes; }
-  __host__ __device__ int x_bytes() const { return span * x_box_bytes(); }
+  __host__ __device__ constexpr int W_bytes() const { return 2 * box_rows * W_row_bytes; }
+  __host__ __device__ constexpr int x_box_bytes() const { return x_rows * kBoxBytes; }
+  __host__ __device__ constexpr int x_bytes() const { return span * x_box_bytes(); }
 
   __host__ __device__ int cluster() const { return parts * sharers; }  // blocks
 };
@@ -216,6 +217,7 @@ struct Shared {
   Barrier& rows;        // of x, in the first boxes of a paced block
   volatile int& hurry;  // 1 once rows may be read
   float* scales;        // of the norm: of each row
+  std::byte* W_scales;  // of packed weights of few rows: params.scale_bytes for each warp
   std::byte *ring, *x_ring;
   int W_bytes, x_bytes;  // of a stage
 
@@ -227,9 +229,9 @@ struct Shared {
   __device__ Sums& sums() const { return *reinterpret_cast<Sums*>(ring); }
 
   // All of it, and what the products of the last stage read behind their rows.
-  static int bytes(const LinearParams& params) {
+  static constexpr int bytes(const LinearParams& params) {
     const int last = params.stages - 1;
-    return std::max({rest_at(params) + static_cast<int>(sizeof(Rest)),
+    return std::max({scales_at(params) + (2 * params.box_rows + 15) / 16 * params.scale_bytes,
                      last * params.W_bytes() + kGroupM * kBoxBytes,
                      x_ring_at(params) + (params.stages * params.span - 1) * params.x_box_bytes() +
                          T::kRows * kBoxBytes});
@@ -241,19 +243,24 @@ struct Shared {
         rows(rest.rows),
         hurry(rest.hurry),
         scales(rest.scales),
+        W_scales(memory + scales_at(params)),
         ring(memory),
         x_ring(ring + x_ring_at(params)),
         W_bytes(params.W_bytes()),
         x_bytes(params.x_bytes()) {}
 
   // Where the swizzle of x counts from.
-  __host__ __device__ static int x_ring_at(const LinearParams& params) {
+  __host__ __device__ static constexpr int x_ring_at(const LinearParams& params) {
     return (params.stages * params.W_bytes() + 1023) / 1024 * 1024;
   }
+  __host__ __device__ static constexpr int scales_at(const LinearParams& params) {
+    return (rest_at(params) + static_cast<int>(sizeof(Rest)) + 15) / 16 * 16;
+  }
   // Where the rest begins.
-  __host__ __device__ static int rest_at(const LinearParams& params) {
-    return max(x_ring_at(params) + params.stages * params.x_bytes(),
-               static_cast<int>(sizeof(Sums)));
+  __host__ __device__ static constexpr int rest_at(const LinearParams& params) {
+    const int ring = x_ring_at(params) + params.stages * params.x_bytes();
+    constexpr int kSums = sizeof(Sums);
+    return ring < kSums ? kSums : ring;
   }
 };
 
