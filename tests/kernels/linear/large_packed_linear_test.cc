@@ -29,18 +29,22 @@ struct Inputs {
     std::mt19937_64 random(seed);
     W = normal_floats(random, static_cast<size_t>(s.N) * s.K,
                       1 / std::sqrt(static_cast<float>(s.K)));
-    // Groups of 64 columns whose scales kernels may treat apart: large, very small, none.
-    for (int n = 0; n < s.N; ++n) {
-      const float by = n % 61 == 7 ? 0x1p13f : n % 61 == 9 ? 0x1p-110f : n % 61 == 11 ? 0 : 1;
-      const int begin = n / 61 * 64 % s.K, end = std::min(begin + 64, s.K);
-      for (int k = begin; k < end; ++k) W[static_cast<size_t>(n) * s.K + k] *= by;
-    }
     x = normal_floats(random, static_cast<size_t>(rows) * s.K);
     bias = normal_floats(random, s.N);
     norm = normal_floats(random, s.K, 0.3f, 1);
     residual = normal_floats(random, static_cast<size_t>(rows) * s.N);
   }
   std::vector<float> W, x, bias, norm, residual;
+
+  // Gives some rows a group of 64 columns whose scale kernels may treat apart: large, very small,
+  // none.
+  void make_uneven(const Shape& s) {
+    for (int n = 0; n < s.N; ++n) {
+      const float by = n % 61 == 7 ? 0x1p13f : n % 61 == 9 ? 0x1p-110f : n % 61 == 11 ? 0 : 1;
+      const int begin = n / 61 * 64 % s.K, end = std::min(begin + 64, s.K);
+      for (int k = begin; k < end; ++k) W[static_cast<size_t>(n) * s.K + k] *= by;
+    }
+  }
 };
 
 // The layer of some of the rows.
@@ -86,7 +90,8 @@ TEST_P(LargePackedLinearTest, HasTheBitsOfTheLayerInBfloat) {
                            {4096, 1032, true, true},
                            {1028, 4096, false, true},
                            {520, 8200, false, true}}) {
-      const Inputs in(s, 11);
+      Inputs in(s, 11);
+      in.make_uneven(s);
       const Packed packed(*format, in.W, s.N, s.K);
       const DType type = packed.multiplied_as(device);
       const auto values = device.array(stored(packed.unpacked, type));
@@ -119,7 +124,8 @@ TEST_P(LargePackedLinearTest, HasTheSameBitsWhereItIsUnpackedFirst) {
                            {4104, 2056, false, true},
                            {1028, 4096, false, true},
                            {520, 8200, false, true}}) {
-      const Inputs in(s, 15, kRows);
+      Inputs in(s, 15, kRows);
+      in.make_uneven(s);
       const Packed packed(*format, in.W, s.N, s.K);
       const DType type = packed.multiplied_as(device);
       const auto values = device.array(stored(packed.unpacked, type));

@@ -37,7 +37,8 @@ class Invariants : public ::testing::TestWithParam<Param> {
   static const Model& model() { return *loaded().model; }
 
   void SetUp() override {
-    const std::string why = why_unusable(std::get<1>(GetParam()));
+    const auto& [model_case, device] = GetParam();
+    const std::string why = why_unusable(model_case, device);
     if (!why.empty()) GTEST_SKIP() << why;
   }
 

@@ -28,7 +28,7 @@ class PagesTest : public ::testing::TestWithParam<Param> {
   static int32_t vocab() { return static_cast<int32_t>(model().info().vocab); }
 
   void SetUp() override {
-    const std::string why = why_unusable(std::get<1>(GetParam()));
+    const std::string why = why_unusable(model_case(), std::get<1>(GetParam()));
     if (!why.empty()) GTEST_SKIP() << why;
   }
 

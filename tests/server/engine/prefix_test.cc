@@ -33,7 +33,7 @@ class PrefixOfFamilies
  protected:
   void SetUp() override {
     const auto& [model_case, device] = GetParam();
-    const std::string why = why_unusable(device);
+    const std::string why = why_unusable(model_case, device);
     if (!why.empty()) GTEST_SKIP() << why;
     backend_ = make_backend(device, 2);
     model_ = ModelRunner::load(model_case, *backend_, 0);

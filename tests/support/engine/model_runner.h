@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/activation_type.h"
+#include "model/layers/required_ops.h"
 #include "model/load_model.h"
 #include "tests/support/engine/state_bytes.h"
 #include "tests/support/golden.h"
@@ -226,6 +227,18 @@ inline LoadedModel& loaded_model(const ModelCase& model_case, const std::string&
     all[name] = std::move(loaded);
   }
   return all[name];
+}
+
+// Why the model cannot run on the device, for GTEST_SKIP: it is not on this machine, or has no
+// kernels for the family. Empty if it can.
+inline std::string why_unusable(const ModelCase& model_case, const std::string& device) {
+  if (std::string why = why_unusable(device); !why.empty()) return why;
+  try {
+    loaded_model(model_case, device);
+  } catch (const MissingKernels& error) {
+    return error.what();
+  }
+  return "";
 }
 
 }  // namespace recurve::testing
