@@ -54,7 +54,10 @@ void DryRunBackend::count(const Args& args) {
       std::string key = name;
       const ScratchBytes bytes = scratch_of(real_.*member, args, &key);
       ScratchBytes& most = scratch_[key];
-      most = {std::max(most.call, bytes.call), std::max(most.thread, bytes.thread)};
+      most = {.call = std::max(most.call, bytes.call),
+              .thread = std::max(most.thread, bytes.thread),
+              .other_call = std::max(most.other_call, bytes.other_call),
+              .other_thread = std::max(most.other_thread, bytes.other_thread)};
     }
   });
 }
@@ -62,7 +65,8 @@ void DryRunBackend::count(const Args& args) {
 size_t DryRunBackend::take_scratch() {
   size_t bytes = 0;
   for (const auto& [op, most] : scratch_) {
-    bytes += most.call + static_cast<size_t>(threads_) * most.thread;
+    bytes += most.call + most.other_call +
+             static_cast<size_t>(threads_) * (most.thread + most.other_thread);
   }
   scratch_.clear();
   return bytes;

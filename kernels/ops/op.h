@@ -13,6 +13,9 @@ struct WeightFormat;
 struct ScratchBytes {
   size_t call = 0;    // of the thread that calls
   size_t thread = 0;  // of each thread that computes, the one that calls among them
+  // The same of memory that grows by itself. Each keeps the most that it was asked for, and what
+  // was the most of both together may have been asked for by different calls.
+  size_t other_call = 0, other_thread = 0;
 };
 
 // One op of a backend: the function, and the name of the implementation behind it for the start-up

@@ -252,8 +252,8 @@ ScratchBytes scratch_with(ChooseProducts choose, const ExpertLinearArgs& a) {
   }
   if (gates) bytes.call += 3 * parts * tasks * sizeof(Task);  // a vector that grows
   const bool copies = gates && a.pair != nullptr && a.rows > 1;
-  bytes.thread = rounded + blocks +
-                 static_cast<size_t>(kMostRows * (W.N + (copies ? W.K : 0))) * sizeof(float);
+  bytes.thread = rounded + static_cast<size_t>(copies ? kMostRows * W.K : 0) * sizeof(float);
+  bytes.other_thread = blocks + static_cast<size_t>(kMostRows * W.N) * sizeof(float);
   return bytes;
 }
 

@@ -188,14 +188,14 @@ ScratchBytes scratch_with(const LinearProducts& products, const LinearArgs& a) {
   const auto rows = static_cast<size_t>(a.rows);
   if (products.round != nullptr) {
     const auto row = static_cast<size_t>(products.rounded_bytes(a.W.K));
-    bytes.call += rows * row;
+    bytes.other_call = rows * row;
     const size_t of_task =
         static_cast<size_t>(products.cache_bytes) + 2 * static_cast<size_t>(products.rows) * row;
-    if (products.rows_stay) bytes.thread += std::min(rows * row, of_task);
+    if (products.rows_stay) bytes.thread = std::min(rows * row, of_task);
   }
   if (products.block_scratch == nullptr) return bytes;
   const int64_t outputs = std::min(products.outputs_at_once(a.W) + products.outputs, a.W.N);
-  bytes.thread += products.block_scratch(a.W.K, a.rows, outputs);
+  bytes.other_thread = products.block_scratch(a.W.K, a.rows, outputs);
   return bytes;
 }
 
