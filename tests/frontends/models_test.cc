@@ -17,9 +17,9 @@ using ::testing::HasSubstr;
 constexpr int kSlots = 2, kQueue = 6;
 
 // The first model has no engine: its requests stay in the queue.
-class TwoModelsTest : public ::testing::Test {
+class ModelsOfOneCoreTest : public ::testing::Test {
  protected:
-  TwoModelsTest() {
+  ModelsOfOneCoreTest() {
     for (size_t m = 0; m < models_.size(); ++m) {
       core_.serve(*models_[m], std::make_shared<FakeTokenizer>(),
                   {.model_name = m == 0 ? "a" : "b",
@@ -28,7 +28,7 @@ class TwoModelsTest : public ::testing::Test {
                    .slots = kSlots});
     }
   }
-  ~TwoModelsTest() override {
+  ~ModelsOfOneCoreTest() override {
     // Ends what waits.
     FakeEngine engine(models_[0]->queue, {});
     for (const auto& sink : waiting_) EXPECT_TRUE(sink->wait_for_end());
@@ -56,7 +56,7 @@ class TwoModelsTest : public ::testing::Test {
   std::vector<std::unique_ptr<FakeSink>> waiting_;
 };
 
-TEST_F(TwoModelsTest, AFullQueueRefusesRequestsOfItsModelAlone) {
+TEST_F(ModelsOfOneCoreTest, AFullQueueRefusesRequestsOfItsModelAlone) {
   for (int i = 0; i < kQueue; ++i) wait(kAnyone);
   const Refused refused = refusal(0);
   ASSERT_TRUE(refused);
@@ -65,7 +65,7 @@ TEST_F(TwoModelsTest, AFullQueueRefusesRequestsOfItsModelAlone) {
   EXPECT_FALSE(refusal(1));
 }
 
-TEST_F(TwoModelsTest, AClientHasItsShareOfEachQueue) {
+TEST_F(ModelsOfOneCoreTest, AClientHasItsShareOfEachQueue) {
   const Identity client{.visitor = visitor_of("192.0.2.1", 1)};
   models_[0]->stats.publish({.running = kSlots, .slots = kSlots});
   for (int i = 0; i < kQueue - 1; ++i) wait(client);
@@ -78,7 +78,7 @@ TEST_F(TwoModelsTest, AClientHasItsShareOfEachQueue) {
   core_.leave({.visitor = visitor_of("192.0.2.2", 1)}, *models_[0]);
 }
 
-TEST_F(TwoModelsTest, AModelThatFailedIsRefusedByItsName) {
+TEST_F(ModelsOfOneCoreTest, AModelThatFailedIsRefusedByItsName) {
   EXPECT_TRUE(core_.model_failed(*models_[0]));
   std::shared_ptr<ServedModel> found;
   const Refused refused = core_.find({.name = "a"}, &found);
@@ -90,7 +90,7 @@ TEST_F(TwoModelsTest, AModelThatFailedIsRefusedByItsName) {
   EXPECT_FALSE(core_.model_failed(*models_[1])) << "no model serves";
 }
 
-TEST_F(TwoModelsTest, ANameOfASessionFindsItsModel) {
+TEST_F(ModelsOfOneCoreTest, ANameOfASessionFindsItsModel) {
   const TenantId tenant = kAnyone.tenant;
   SessionNames::Claim claim = core_.session_names.claim(tenant, "s", "b");
   ASSERT_NE(claim, nullptr);
