@@ -357,3 +357,19 @@ def test_an_endless_chat_is_stopped(server, visit):
     expect(transcript(page).locator(".prose")).to_have_text(re.compile(r"(\S+\s+){20}"))
     page.get_by_role("button", name="Stop", exact=True).click()
     expect(transcript(page).locator(".model small")).to_have_text(re.compile("stopped"))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 820, 1440])
+def test_a_chat_fits(server, visit, pictures, width, scheme):
+    """In three widths; the pictures are to be looked at."""
+    page = visit(server.url, viewport={"width": width, "height": 900}, color_scheme=scheme)
+    sticks_out = "document.documentElement.scrollWidth - innerWidth"
+    page.screenshot(path=pictures / f"chat_{width}_{scheme}_empty.png")
+    assert page.evaluate(sticks_out) <= 0
+    answer_with(page, MARKDOWN, "First the sum, then the table.")
+    send(page, "What is Fibonacci?")
+    answer_with(page, "It is the same sum again, and `fib(10)` is 55.")
+    send(page, "And the next one? " + "Tell me in many words. " * 8)
+    page.screenshot(path=pictures / f"chat_{width}_{scheme}.png")
+    assert page.evaluate(sticks_out) <= 0
