@@ -410,7 +410,8 @@ int serve_models(const Options& o, StopSignal& stop, Failure& failure, ServerCor
   for (RunningModel& model : models) model.make_engine(core, failure);
   std::optional<SharedSessions> shared;
   if (store) {
-    shared.emplace(store->store(), store->seal(), store->is_checked(), instance_name(), core);
+    shared.emplace(store->store(), store->seal(), store->is_checked(),
+                   static_cast<int64_t>(planned.front().plan.transfers), instance_name(), core);
     core.share_sessions(&*shared);
   }
   for (RunningModel& model : models) model.start(core);

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -28,6 +29,15 @@ struct OwnedSession {
 // A head is not sent any more so long after its blobs began to be written. A collector removes a
 // blob that no head names only much later.
 inline constexpr std::chrono::hours kLongestCommit{1};
+
+// Threads of a server that call the store.
+inline constexpr int kStoreThreads = 16;
+// Memory for states on their way to the store and back, where a state takes so many bytes: all
+// threads may have one, twice, as long as that is 256 MiB at most; one may always.
+inline constexpr int64_t transfer_bytes(int64_t state_bytes) {
+  constexpr int64_t kMost = int64_t{256} << 20;
+  return std::max(2 * state_bytes, std::min(2 * kStoreThreads * state_bytes, kMost));
+}
 
 // Sessions in an object store that several servers share. Which of them owns a session, and what
 // its last commit is, is in the session's head alone: each change of it is a write on the condition

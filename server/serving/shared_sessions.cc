@@ -22,7 +22,6 @@ using nlohmann::json;
 using Kind = SessionCommand::Kind;
 using Outcome = RemoteSessions::Outcome;
 
-constexpr int kStoreThreads = 16;
 constexpr size_t kMostWaiting = 4096;  // turns and commands
 // How often a head is read again because the session has changed since.
 constexpr int kAttempts = 5;
@@ -33,8 +32,6 @@ constexpr std::chrono::seconds kCheckInterval(5);
 // An answer of more bytes is a blob. The rest of a head is for names and other blobs.
 constexpr size_t kMostAnswerInHead = size_t{256} << 10;
 constexpr size_t kMostAnswerBytes = size_t{64} << 20;
-// Of states that are read and written at once; a single one may have more.
-constexpr int64_t kMostTransferBytes = int64_t{1} << 30;
 
 std::string tenant_of(const Identity& caller) { return std::string(caller.tenant_name); }
 
@@ -205,12 +202,12 @@ std::optional<SharedTurn::Committed> SharedTurn::committed() {
 }
 
 SharedSessions::SharedSessions(ObjectStore& store, StoreSeal* seal, bool is_checked,
-                               const std::string& name, ServerCore& core)
+                               int64_t most_transfers, const std::string& name, ServerCore& core)
     : core_(core),
       store_(store),
       sessions_(store, fmt::format("{}-{}", name, new_nonce().substr(0, 8)), seal),
       is_checked_(is_checked),
-      transfers_(kMostTransferBytes),
+      transfers_(most_transfers),
       threads_(kStoreThreads, core.options.on_failure) {}
 
 SharedSessions::~SharedSessions() = default;

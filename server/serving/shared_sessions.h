@@ -110,9 +110,11 @@ class SharedTurn {
 class SharedSessions {
  public:
   // seal: null: nothing is sealed. is_checked: the store has passed its check(); otherwise it must
-  // before it is used. name: of this server, for messages. All outlive the sessions.
-  SharedSessions(ObjectStore& store, StoreSeal* seal, bool is_checked, const std::string& name,
-                 ServerCore& core);
+  // before it is used. most_transfers: bytes of states that are read and written at once; a single
+  // one that is larger waits for all others. name: of this server, for messages. All outlive the
+  // sessions.
+  SharedSessions(ObjectStore& store, StoreSeal* seal, bool is_checked, int64_t most_transfers,
+                 const std::string& name, ServerCore& core);
   ~SharedSessions();  // waits for what has begun
 
   // Its sessions can be shared: it is the first one.

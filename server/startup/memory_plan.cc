@@ -12,6 +12,7 @@
 #include "model/load_model.h"
 #include "server/constraint/compiler.h"
 #include "server/engine/engine.h"
+#include "server/object_store/remote_sessions.h"
 #include "server/startup/engine_options.h"
 #include "server/startup/model_list.h"
 
@@ -29,7 +30,7 @@ constexpr int kMaxSearched = 4096;
 // Host memory that is planned so far.
 size_t planned_on_host(const MemoryPlan& plan, int slots) {
   if (plan.on_host) return plan.total(slots);
-  return plan.others_on_host + kReserveOfHost + plan.constraints + plan.preempted + plan.budget();
+  return plan.others_on_host + kReserveOfHost + plan.of_host();
 }
 
 size_t remaining_on_host(const MemoryPlan& plan, int slots) {
@@ -137,13 +138,17 @@ std::string MemoryPlan::arithmetic(int slots) const {
   const bool all = known(slots) <= free;
   const StepMemory of_steps = all ? steps(slots) : StepMemory();
   return fmt::format(
-      "{}weights {:.2f} + states ({} + 1) x {:.4f} = {:.2f}{} + reserve {:.2f}{}{}{}{}{} = {:.2f} "
+      "{}weights {:.2f} + states ({} + 1) x {:.4f} = {:.2f}{} + reserve {:.2f}{}{}{}{}{}{} = "
+      "{:.2f} "
       "GiB{}; {:.2f} GiB are free{}",
       others > 0 ? fmt::format("other models {:.2f} + ", gib(others)) : "", gib(weights), slots,
       gib(state), gib(states(slots)),
       page > 0 ? fmt::format(" + pages {:.2f}", gib(pages_for(slots))) : "", gib(reserve),
       on_host && preempted > 0 ? fmt::format(" + preempted {:.2f}", gib(preempted)) : "",
       on_host && constraints > 0 ? fmt::format(" + constraints {:.2f}", gib(constraints)) : "",
+      on_host && transfers > 0
+          ? fmt::format(" + states to and from the store {:.2f}", gib(transfers))
+          : "",
       on_host && budget() > 0 ? fmt::format(" + sessions and prefixes {:.2f}", gib(budget())) : "",
       all ? fmt::format(" + activations, logits and sampling {:.2f}", gib(of_steps.buffers)) : "",
       of_steps.scratch > 0 ? fmt::format(" + scratch of kernels {:.2f}", gib(of_steps.scratch))
@@ -178,7 +183,12 @@ MemoryPlan plan_memory(const Options& options, Backend& backend) {
           .steps = [dry_run](int slots) { return dry_run->steps(slots); },
           .constraints = has_constraint_library()
                              ? CompileLimits().cache_bytes + CacheBytes().masks + CacheBytes().rules
-                             : 0};
+                             : 0,
+          // Of the first model, whose sessions alone can be there.
+          .transfers =
+              options.state_store.empty() || options.sharing.index > 0
+                  ? 0
+                  : static_cast<size_t>(transfer_bytes(static_cast<int64_t>(dry_run->state())))};
 }
 
 int choose_slots(const Options& options, const MemoryPlan& plan) {

@@ -46,10 +46,12 @@ struct MemoryPlan {
   size_t sessions = 0;     // and marks, at most; set by plan_sessions()
   size_t prefixes = 0;     // cached states of prompts, at most; set by plan_prefixes()
   size_t constraints = 0;  // cached compiled constraints, and masks
+  size_t transfers = 0;    // states on their way to an object store and back
 
   // Of sessions and prefixes together: prefixes use what sessions have not reserved.
   size_t budget() const { return std::max(sessions, prefixes); }
-  size_t on_device_of_host() const { return on_host ? preempted + budget() + constraints : 0; }
+  size_t of_host() const { return preempted + budget() + constraints + transfers; }
+  size_t on_device_of_host() const { return on_host ? of_host() : 0; }
   size_t states(int slots) const { return (static_cast<size_t>(slots) + 1) * state; }
   size_t pages_for(int slots) const;  // bytes: of plan_pages(), or the least that slots need
   PageLimits page_limits() const;

@@ -170,6 +170,11 @@ std::string startup_table(const Options& options, const LoadedModel& loaded, con
   if (!options.state_dir.empty()) {
     rows.emplace_back("state dir", folder_line(options, stats));
   }
+  if (plan.transfers > 0) {
+    rows.emplace_back("state store",
+                      fmt::format("{}, with {} for states on their way", options.state_store,
+                                  human_bytes(static_cast<double>(plan.transfers))));
+  }
   std::string table;
   for (const auto& [name, value] : rows) table += table_row(name, value);
   return table;

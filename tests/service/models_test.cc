@@ -72,7 +72,9 @@ json answers_of(ServerProcess& server, const std::string& model) {
     request.set_session(*session == '\0' ? "" : open.name());
     client.generate(request, [&](const v1::GenerateResponse& response) {
       for (const int32_t id : response.chunk().ids()) all["grpc"].push_back(id);
-      if (response.has_prompt()) EXPECT_EQ(response.prompt().model(), model);
+      if (response.has_prompt()) {
+        EXPECT_EQ(response.prompt().model(), model);
+      }
     });
   }
   client.close_session(open.name());

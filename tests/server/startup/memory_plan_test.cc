@@ -6,6 +6,7 @@
 #include "kernels/backend.h"
 #include "kernels/dry_run_backend.h"
 #include "model/load_model.h"
+#include "server/object_store/remote_sessions.h"
 #include "server/startup/engine_options.h"
 #include "server/startup/model_list.h"
 
@@ -67,6 +68,24 @@ TEST(MemoryPlanTest, AutomaticSlotsFillAGpuAndAreFewElsewhere) {
   EXPECT_EQ(choose_slots(options_with(0, "cpu"), plan_with(137 * kGiB)), kMaxSlotsOfHost);
   EXPECT_EQ(choose_slots(options_with(0, "cpu"), plan_with(17 * kGiB)), 4);
   EXPECT_EQ(choose_slots(options_with(77, "cuda:0"), plan_with(137 * kGiB)), 77);
+}
+
+// Of a model behind the first there are none: its sessions are not in the store.
+TEST(MemoryPlanTest, StatesOnTheirWayToAStoreArePlanned) {
+  Options options = options_with(1, "reference");
+  options.model = std::string(RECURVE_SOURCE_DIR) + "/tests/golden/xlstm/single";
+  const auto backend = make_backend("reference");
+  EXPECT_EQ(plan_memory(options, *backend).transfers, 0);
+  const size_t without = plan_memory(options, *backend).total(1);
+  options.state_store = "s3://bucket/states";
+  const MemoryPlan plan = plan_memory(options, *backend);
+  EXPECT_EQ(plan.transfers, 2 * kStoreThreads * plan.state);
+  EXPECT_EQ(plan.total(1), without + plan.transfers);
+  EXPECT_THAT(plan.arithmetic(1), HasSubstr("+ states to and from the store 0.00"));
+  options.sharing = {.index = 1, .count = 2};
+  EXPECT_EQ(plan_memory(options, *backend).transfers, 0);
+  EXPECT_EQ(transfer_bytes(int64_t{100} << 20), int64_t{256} << 20) << "no more";
+  EXPECT_EQ(transfer_bytes(int64_t{1} << 30), int64_t{2} << 30) << "but one state always";
 }
 
 // The same as plan_with(), and 1 MiB a page; the model has a context of 6,400 tokens.
