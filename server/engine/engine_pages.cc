@@ -27,7 +27,6 @@ std::vector<PageHolder> Engine::page_holders(bool slots) const {
     holders.push_back({.tenant = caller.share(),
                        .weight = caller.limits.weight,
                        .priority = sequence->request.priority,
-                       .preemptions = sequence->preemption.count,
                        .started = sequence->started.time_since_epoch().count(),
                        .pages = slots ? 1 : pages,
                        .may = !sequence->preemption.pending && !has_all});

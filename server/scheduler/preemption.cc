@@ -37,13 +37,12 @@ std::optional<size_t> choose_victim(std::span<const PageHolder> holders) {
   for (const PageHolder& one : holders) tenants[one.tenant].add(one.weight, one.pages);
   const auto rank = [&](const PageHolder& one) {
     return std::tuple(-groups.at(group_of(one.tenant)).of_weight(), group_of(one.tenant),
-                      -tenants.at(one.tenant).of_weight(), one.tenant, one.priority,
-                      one.preemptions, -one.started);
+                      -tenants.at(one.tenant).of_weight(), one.tenant, one.priority, -one.started);
   };
   std::optional<size_t> victim;
   for (size_t i = 0; i < holders.size(); ++i) {
     if (!holders[i].may || holders[i].pages == 0) continue;
-    if (!victim || rank(holders[i]) <= rank(holders[*victim])) victim = i;
+    if (!victim || rank(holders[i]) < rank(holders[*victim])) victim = i;
   }
   return victim;
 }

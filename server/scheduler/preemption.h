@@ -16,7 +16,6 @@ struct PageHolder {
   TenantId tenant = 0;  // Identity::share()
   double weight = 1;    // of the tenant, see TenantLimits
   int priority = 0;     // of the request
-  int preemptions = 0;  // of the request so far
   int64_t started = 0;  // when it got its slot: ticks of any clock
   int32_t pages = 0;
   bool may = true;  // false: it keeps its pages until it ends
@@ -35,8 +34,7 @@ inline constexpr int kMostPreemptions = 3;
 
 // The sequence whose pages are taken so that running sequences continue: of the group, then of its
 // tenant, with the most pages for its weight that has a sequence to give; of that tenant's the one
-// of the lowest priority, of equals one that was preempted least often, and of these the youngest:
-// the last, of several that started at once. Empty if none may give its pages.
+// of the lowest priority, and of equals the youngest. Empty if none may give its pages.
 std::optional<size_t> choose_victim(std::span<const PageHolder> holders);
 // The same for a request that waits. Only another group's, which has more pages for its weight than
 // the group of the request would have with what it needs. If it needs a slot, each holder has one

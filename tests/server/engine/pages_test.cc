@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <utility>
 
 #include "server/session/state_transfer.h"
 #include "server/storage/file_system.h"
@@ -15,7 +14,6 @@
 
 namespace recurve::testing::pages_test {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Kind = SessionCommand::Kind;
 using Param = std::tuple<std::string /* checkpoint */, std::string /* device */, bool>;
@@ -98,35 +96,6 @@ TEST_P(PagesTest, PreemptedRequestsContinueToTheSameBits) {
   EXPECT_GT(harness.stats().preemptions, 0);
   EXPECT_LE(harness.stats().preemptions, kRequests * kMostPreemptions);
   EXPECT_EQ(harness.stats().pages_free, 10);
-}
-
-// A request that was preempted and continues is the youngest still, but the next one that gives way
-// is another. 9 pages hold two of five requests, the first of which is short.
-TEST_P(PagesTest, RequestsOfOneTenantArePreemptedInTurn) {
-  constexpr size_t kRequests = 5;
-  EngineHarness harness = engine(options(kRequests, 9));
-  std::vector<AnswerPtr> answers;
-  for (size_t i = 0; i < kRequests; ++i) {
-    answers.push_back(harness.submit(request(40, i == 0 ? 160 : 250, i)));
-    harness.step();
-  }
-  // A step without a token is one without a page; many of them are a wait for a slot.
-  constexpr int kWaits = 5;
-  std::vector<size_t> victims, tokens(kRequests);
-  std::vector<int> missed(kRequests);
-  while (harness.step()) {
-    harness.wait_for_copies();
-    for (size_t i = 0; i < kRequests; ++i) {
-      Answer& answer = *answers[i];
-      answer.take();
-      const bool waits = answer.tokens.size() == std::exchange(tokens[i], answer.tokens.size()) &&
-                         tokens[i] > 0 && !answer.ended();
-      missed[i] = waits ? missed[i] + 1 : 0;
-      if (missed[i] == kWaits) victims.push_back(i);
-    }
-  }
-  EXPECT_EQ(static_cast<int64_t>(victims.size()), harness.stats().preemptions);
-  EXPECT_THAT(victims, ElementsAre(4, 3, 2, 1));
 }
 
 TEST_P(PagesTest, ChoicesSharePagesAndArePreempted) {
