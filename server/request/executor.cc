@@ -50,7 +50,9 @@ void Executor::post(Task* task, size_t bytes, TenantId share) {
   push(task, TaskLanes<Task>::lane_of(bytes), share, std::unique_lock(mutex_));
 }
 
-void Executor::post(std::function<void()> job) { post(new Job(std::move(job))); }
+void Executor::post(std::function<void()> job, TenantId share) {
+  post(new Job(std::move(job)), 0, share);
+}
 
 bool Executor::try_post(Task* task, size_t bytes, size_t most, TenantId share) {
   const int lane = TaskLanes<Task>::lane_of(bytes);

@@ -35,8 +35,9 @@ class Executor {
 
   // Any thread, also one that holds locks: takes a lock for a short time and does not block.
   void post(Task* task);
-  void post(std::function<void()> job);
-  // A task that reads `bytes`, of the tenant with that share: tasks of several tenants take turns.
+  // Of the tenant with that share: tasks of several tenants take turns.
+  void post(std::function<void()> job, TenantId share = 0);
+  // The same of a task that reads `bytes`.
   void post(Task* task, size_t bytes, TenantId share);
   // The same. False, without effect, if `most` tasks of the lane wait already, or seven eighths of
   // that from one group; the rest is for shares without a waiting task.

@@ -193,7 +193,7 @@ Refused ServerCore::enter(const Identity& caller, Clock::time_point now) {
                             caller.tenant_name, caller.limits.waiting));
 }
 
-Refused ServerCore::refuse_share(const Identity& caller) const {
+Refusal ServerCore::refuse_share(const Identity& caller) const {
   audit("limit", auditee(caller), "RESOURCE_EXHAUSTED", "queue");
   const std::string who = caller.visitor != 0 ? fmt::format("the connection or address {}",
                                                             std::string_view(caller.peer))

@@ -101,6 +101,10 @@ class ServerCore {
   // How many requests this caller may have now, of one model or of all.
   QueueBounds queue_bounds_of(const Identity& caller, const ServedModel& model) const;
   QueueBounds queue_bounds_of(const Identity& caller) const;
+  // The same of another queue, with slots or without, where so many are active or wait.
+  QueueBounds queue_bounds(const Identity& caller, int slots, int waiting, int under_way) const;
+  // The refusal of a caller that is at these bounds.
+  Refusal refuse_share(const Identity& caller) const;
   // The same of one model if there are no other requests.
   int max_requests_of(const Identity& caller, const ServedModel& model) const;
   // The queue of every model is full.
@@ -156,8 +160,6 @@ class ServerCore {
  private:
   void tell_listeners();
   bool is_shared(const Identity& caller) const { return access.has_keys() || caller.visitor != 0; }
-  QueueBounds queue_bounds(const Identity& caller, int slots, int waiting, int under_way) const;
-  Refused refuse_share(const Identity& caller) const;
   Refused post(SessionCommand command, ServedModel& model) const;
   Refused list_all(SessionCommand command) const;
   std::string model_names() const;

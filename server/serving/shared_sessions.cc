@@ -22,7 +22,7 @@ using nlohmann::json;
 using Kind = SessionCommand::Kind;
 using Outcome = RemoteSessions::Outcome;
 
-constexpr size_t kMostWaiting = 4096;  // turns and commands
+constexpr int kMostWaiting = 4096;  // turns and commands
 // How often a head is read again because the session has changed since.
 constexpr int kAttempts = 5;
 // Copies that were not used for so long leave the engine.
@@ -168,7 +168,7 @@ SharedTurn::~SharedTurn() {
   SharedSessions::Entry* const entry = std::exchange(state_->held, nullptr);
   if (entry == nullptr) return;
   sessions_.set_runs(*entry, false);
-  sessions_.run([&of = sessions_, state = state_, entry] {
+  sessions_.run(state_->caller.share(), [&of = sessions_, state = state_, entry] {
     of.drop(state->caller, state->session, *entry);
     of.release(state->caller, state->session);
   });
@@ -185,7 +185,8 @@ void SharedTurn::commit(RecordedAnswer answer) {
   state_->answer.digest = state_->digest;
   SharedSessions::Entry* const entry = std::exchange(state_->held, nullptr);
   sessions_.set_runs(*entry, false);
-  sessions_.run([&of = sessions_, state = state_, entry] { of.commit(state, *entry); });
+  sessions_.run(state_->caller.share(),
+                [&of = sessions_, state = state_, entry] { of.commit(state, *entry); });
 }
 
 void SharedTurn::leave_unchanged() {
@@ -217,35 +218,53 @@ ServedModel& SharedSessions::model() const { return *core_.models().front(); }
 bool SharedSessions::is_of(const ServedModel& model) const { return &model == &this->model(); }
 
 Refused SharedSessions::hold(const Identity& caller, const std::string& name,
-                             std::function<void(Entry&)> work) {
+                             std::function<void(Entry&)> work, bool drains) {
   const std::lock_guard lock(mutex_);
-  if (waiting_ >= kMostWaiting) return refuse(EndReason::kManyWaiting);
-  ++waiting_;
+  if (Refused refused = enter(caller, !drains)) return refused;
   Entry& entry = entries_[{caller.tenant, name}];
   if (std::exchange(entry.busy, true)) {
-    entry.waiting.push_back(std::move(work));
+    entry.waiting.push_back({caller.share(), std::move(work)});
   } else {
-    run([&entry, work = std::move(work)] { work(entry); });
+    run(caller.share(), [&entry, work = std::move(work)] { work(entry); });
   }
   return {};
 }
 
+Refused SharedSessions::enter(const Identity& caller, bool bounded) {
+  if (bounded && waiting_ >= kMostWaiting) return refuse(EndReason::kManyWaiting);
+  Identity without_limits = caller;  // those are of its requests, and counted there
+  without_limits.limits = {};
+  const QueueBounds bounds =
+      bounded ? core_.queue_bounds(caller, 0, kMostWaiting, waiting_) : QueueBounds();
+  if (!waiting_of_.enter(without_limits, bounds)) return core_.refuse_share(caller);
+  ++waiting_;
+  return {};
+}
+
+void SharedSessions::leave(const Identity& caller) {
+  --waiting_;
+  waiting_of_.leave(caller);
+}
+
 void SharedSessions::release(const Identity& caller, const std::string& name) {
   const std::lock_guard lock(mutex_);
-  --waiting_;
+  leave(caller);
   const auto found = entries_.find({caller.tenant, name});
   Entry& entry = found->second;
   entry.used = Clock::now();
   if (!entry.waiting.empty()) {
-    run([&entry, work = std::move(entry.waiting.front())] { work(entry); });
+    Work next = std::move(entry.waiting.front());
     entry.waiting.pop_front();
+    run(next.share, [&entry, work = std::move(next.run)] { work(entry); });
     return;
   }
   entry.busy = false;
   if (!entry.here) entries_.erase(found);
 }
 
-void SharedSessions::run(std::function<void()> job) { threads_.post(std::move(job)); }
+void SharedSessions::run(TenantId share, std::function<void()> job) {
+  threads_.post(std::move(job), share);
+}
 
 void SharedSessions::set_here(Entry& entry, bool here, int64_t position) {
   const std::lock_guard lock(mutex_);
@@ -505,7 +524,7 @@ bool SharedSessions::close_idlest_copy(Clock::time_point since) {
     }
     if (entry == nullptr) return false;
     entry->busy = true;
-    ++waiting_;
+    enter(caller, /*bounded=*/false);
   }
   drop(caller, name, *entry);
   release(caller, name);
@@ -580,9 +599,20 @@ Refused SharedSessions::post(SessionCommand command) {
   SessionCommand asked = command;
   command.done = [this, asked = std::move(asked)](SessionResult result) mutable {
     if (result.reason != EndReason::kNoSession) return asked.done(std::move(result));
-    run([this, asked = std::move(asked), result = std::move(result)]() mutable {
-      look_in_store(std::move(asked), std::move(result));
-    });
+    const Identity caller = asked.caller;
+    {
+      std::unique_lock lock(mutex_);
+      if (Refused refused = enter(caller)) {
+        lock.unlock();
+        return asked.done(result_of(refused));
+      }
+    }
+    run(caller.share(),
+        [this, caller, asked = std::move(asked), result = std::move(result)]() mutable {
+          look_in_store(std::move(asked), std::move(result));
+          const std::lock_guard lock(mutex_);
+          leave(caller);
+        });
   };
   return kind == Kind::kRewind ? core_.post_to_engine(std::move(command))
                                : model().post_unaudited(std::move(command));
@@ -685,7 +715,7 @@ Refused SharedSessions::post_create(SessionCommand command) {
   return hold_for(std::move(command), &SharedSessions::create);
 }
 
-Refused SharedSessions::hold_for(SessionCommand command, Work work) {
+Refused SharedSessions::hold_for(SessionCommand command, OfCommand work) {
   {
     const std::lock_guard lock(mutex_);
     const auto found = entries_.find({command.caller.tenant, command.name});
@@ -804,13 +834,13 @@ SharedSessions::Moved SharedSessions::move_to_store(Clock::time_point deadline) 
   for (One& one : all) {
     const auto promised = std::make_shared<std::promise<std::optional<SessionResult>>>();
     results.push_back(promised->get_future());
-    const Refused refused = hold(one.caller, one.info.name, [=, this](Entry& entry) {
+    const auto work = [=, this](Entry& entry) {
       std::optional<SessionResult> result;
       if (Clock::now() < deadline) result = moved(one.caller, one.info, entry);
       release(one.caller, one.info.name);
       promised->set_value(std::move(result));
-    });
-    if (refused) promised->set_value(result_of(refused));
+    };
+    hold(one.caller, one.info.name, work, /*drains=*/true);
   }
   Moved sum;
   for (size_t i = 0; i < all.size(); ++i) {

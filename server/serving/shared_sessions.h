@@ -16,6 +16,7 @@
 #include "server/request/clock.h"
 #include "server/request/executor.h"
 #include "server/request/refusal.h"
+#include "server/request/tenant_meter.h"
 #include "server/serving/recorded_answer.h"
 
 namespace recurve {
@@ -138,11 +139,16 @@ class SharedSessions {
   using Outcome = RemoteSessions::Outcome;
   using Result = RemoteSessions::Result;
   using TurnState = std::shared_ptr<SharedTurn::State>;
+  struct Entry;
+  struct Work {
+    TenantId share = 0;  // Identity::share()
+    std::function<void(Entry&)> run;
+  };
   struct Entry {
     OwnedSession owned = {};
     bool busy = false;
     Clock::time_point used = {};
-    std::deque<std::function<void(Entry&)>> waiting = {};
+    std::deque<Work> waiting = {};
     // Guarded by the mutex; the rest belongs to the work that holds the entry.
     bool here = false;       // the engine has the state of owned.head
     bool runs = false;       // a turn runs on it
@@ -151,10 +157,15 @@ class SharedSessions {
 
   ServedModel& model() const;
   // Runs the work on a thread of this class once no other work has the session; it calls release().
-  // Refuses if too much waits.
-  Refused hold(const Identity& caller, const std::string& name, std::function<void(Entry&)> work);
+  // Refuses if too much waits, of all tenants or of the caller's, except for the end of a drain.
+  Refused hold(const Identity& caller, const std::string& name, std::function<void(Entry&)> work,
+               bool drains = false);
+  // Counts work that begins or waits, until leave(), or refuses it. With the mutex.
+  Refused enter(const Identity& caller, bool bounded = true);
+  void leave(const Identity& caller);
   void release(const Identity& caller, const std::string& name);
-  void run(std::function<void()> job);
+  // On the threads, which tenants use in turn.
+  void run(TenantId share, std::function<void()> job);
   void set_here(Entry& entry, bool here, int64_t position = 0);
   void set_runs(Entry& entry, bool runs);
 
@@ -193,8 +204,8 @@ class SharedSessions {
   Refused post_create(SessionCommand command);
   Refused post_on_copy(SessionCommand command, bool runs);
   Refused post_described(SessionCommand command);
-  using Work = SessionResult (SharedSessions::*)(SessionCommand, Entry&);
-  Refused hold_for(SessionCommand command, Work work);
+  using OfCommand = SessionResult (SharedSessions::*)(SessionCommand, Entry&);
+  Refused hold_for(SessionCommand command, OfCommand work);
   void describe(const Identity& caller, SessionResult* result);
   static Refused refusal(const Result& result);
 
@@ -207,7 +218,8 @@ class SharedSessions {
   TransferMemory transfers_;
   std::mutex mutex_;              // guards the members below
   std::map<Key, Entry> entries_;  // an entry in use is not removed
-  size_t waiting_ = 0;            // turns and commands that have begun or wait
+  int waiting_ = 0;               // turns and commands that have begun or wait
+  TenantMeter waiting_of_;        // each tenant
 
   Executor threads_;  // last: they use the others
 };

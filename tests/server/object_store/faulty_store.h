@@ -1,5 +1,6 @@
 #pragma once
 #include <algorithm>
+#include <condition_variable>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -39,6 +40,22 @@ class FaultyStore {
     const std::lock_guard lock(mutex_);
     return requests_;
   }
+  // Requests wait until let_all_through().
+  void hold() {
+    const std::lock_guard lock(mutex_);
+    held_ = true;
+  }
+  // The paths behind the bucket of all requests so far, once there are so many.
+  std::vector<std::string> arrived(size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return arrived_.size() >= count; });
+    return arrived_;
+  }
+  void let_all_through() {
+    const std::lock_guard lock(mutex_);
+    held_ = false;
+    changed_.notify_all();
+  }
   // The texts of all objects by the path behind the bucket, once requests that are late have come.
   std::map<std::string, std::string> objects() {
     const std::lock_guard lock(mutex_);
@@ -61,7 +78,10 @@ class FaultyStore {
   };
 
   std::string answer(const Request& request) {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    arrived_.push_back(key_of(request));
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return !held_; });
     const bool fails = ++requests_ >= first_ && requests_ < end_;
     const Fault fault = fails ? fault_ : Fault::kNone;
     if (fault == Fault::kBusy) return ScriptedServer::error("503 Slow Down", "SlowDown");
@@ -87,9 +107,13 @@ class FaultyStore {
     return request.head.substr(begin, request.head.find("\r\n", begin) - begin);
   }
 
-  std::string carry_out(const Request& request) {
+  static std::string key_of(const Request& request) {
     const size_t begin = request.head.find("/bucket/") + 8;
-    const std::string key = request.head.substr(begin, request.head.find(' ', begin) - begin);
+    return request.head.substr(begin, request.head.find(' ', begin) - begin);
+  }
+
+  std::string carry_out(const Request& request) {
+    const std::string key = key_of(request);
     const auto found = objects_.find(key);
     const bool exists = found != objects_.end();
     if (request.head.starts_with("DELETE ")) {
@@ -111,6 +135,9 @@ class FaultyStore {
   }
 
   mutable std::mutex mutex_;  // guards the members below
+  std::condition_variable changed_;
+  std::vector<std::string> arrived_;
+  bool held_ = false;
   std::map<std::string, Object> objects_;
   std::vector<Request> late_;
   int versions_ = 0, requests_ = 0, first_ = 0, end_ = 0;
