@@ -32,7 +32,7 @@ ALLOWED = {  # folder: the folders whose headers it may include besides its own
     "server/prefix": {"model", "kernels", "server/identity", "server/request", "server/session", "server/storage"},
     "server/engine": {"model", "kernels", "kernels/ops", "server/constraint/guide.h", "server/identity", "server/prefix", "server/request",
                       "server/scheduler", "server/session", "server/sampling", "server/observe", "server/state"},
-    "server/serving": {"server/constraint", "server/engine/request_digest.h", "server/identity", "server/object_store", "server/observe", "server/request", "server/sampling", "server/text"},
+    "server/serving": {"server/constraint", "server/engine/recorded_answer.h", "server/engine/request_digest.h", "server/identity", "server/object_store", "server/observe", "server/request", "server/sampling", "server/text"},
     "server/crypto": {"server/identity", "server/observe", "server/storage"},
     "server/net": {"server/identity/file_stamp.h", "server/identity/identity.h", "server/observe", "server/request/byte_budget.h"},
     "server/rpc": {"proto", "server/constraint/constraint.h", "server/identity", "server/net", "server/request", "server/serving", "server/sampling", "server/text",

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "server/engine/recorded_answer.h"
 #include "server/engine/request_digest.h"
 #include "server/engine/waiting_line.h"
 
@@ -22,18 +23,15 @@ void repeat(const std::vector<std::shared_ptr<TokenStream>>& streams, const Arch
                           .message = "the recorded answer cannot be read: " + loaded.error});
   }
   const StateAnswer& answer = *header.answer;
-  stream.accept({.prompt_tokens = answer.prompt_tokens,
-                 .session_position = answer.before,
-                 .continues_text = !answer.begins_text,
-                 .seed = answer.seed});
-  for (const int32_t id : header.answer_ids) stream.push({.id = id});
-  stream.finish({.reason = reason_from(answer.reason),
-                 .stop_id = answer.stop_id,
-                 .prompt_tokens = answer.prompt_tokens,
-                 .generated_tokens = static_cast<int64_t>(header.answer_ids.size()),
-                 .session_position = header.position,
-                 .commit = commit,
-                 .recorded = true});
+  repeat({.reason = reason_from(answer.reason),
+          .stop_id = answer.stop_id,
+          .prompt_tokens = answer.prompt_tokens,
+          .before = answer.before,
+          .position = header.position,
+          .continues_text = !answer.begins_text,
+          .seed = answer.seed,
+          .ids = header.answer_ids},
+         commit, stream);
 }
 
 }  // namespace

@@ -12,12 +12,12 @@
 #include <utility>
 #include <vector>
 
+#include "server/engine/recorded_answer.h"
 #include "server/object_store/remote_sessions.h"
 #include "server/request/clock.h"
 #include "server/request/executor.h"
 #include "server/request/refusal.h"
 #include "server/request/tenant_meter.h"
-#include "server/serving/recorded_answer.h"
 
 namespace recurve {
 

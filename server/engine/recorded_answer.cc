@@ -1,4 +1,4 @@
-#include "server/serving/recorded_answer.h"
+#include "server/engine/recorded_answer.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -44,7 +44,8 @@ RecordedAnswer recorded_answer_from(const std::string& text, int32_t vocab) {
   return answer;
 }
 
-void repeat(const RecordedAnswer& answer, const CommitInfo& commit, TokenStream& stream) {
+void repeat(const RecordedAnswer& answer, const std::optional<CommitInfo>& commit,
+            TokenStream& stream) {
   stream.accept({.prompt_tokens = answer.prompt_tokens,
                  .session_position = answer.before,
                  .continues_text = answer.continues_text,

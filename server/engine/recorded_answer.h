@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -7,8 +8,7 @@
 
 namespace recurve {
 
-// The answer of a turn of a shared session, as the session's head has it, for a client that repeats
-// the request.
+// The answer of a turn of a durable or shared session, for a client that repeats the request.
 struct RecordedAnswer {
   std::string digest = {};  // of what was asked for: see digest_of()
   EndReason reason = EndReason::kInternal;
@@ -26,7 +26,8 @@ std::string to_text(const RecordedAnswer& answer);
 // not below vocab.
 RecordedAnswer recorded_answer_from(const std::string& text, int32_t vocab);
 
-// Sends it as the engine would.
-void repeat(const RecordedAnswer& answer, const CommitInfo& commit, TokenStream& stream);
+// Sends it as it was sent first.
+void repeat(const RecordedAnswer& answer, const std::optional<CommitInfo>& commit,
+            TokenStream& stream);
 
 }  // namespace recurve
