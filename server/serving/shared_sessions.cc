@@ -101,6 +101,29 @@ Refused refusal_of_exception() {
   }
 }
 
+// Why the store has refused something.
+EndReason reason_of(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::kNoSession:
+      return EndReason::kNoSession;
+    case Outcome::kExists:
+      return EndReason::kExists;
+    case Outcome::kLost:
+      return EndReason::kConflict;
+    case Outcome::kDamaged:
+      return EndReason::kStateLost;
+    case Outcome::kSealed:
+      return EndReason::kStateSealed;
+    case Outcome::kOtherModel:
+      return EndReason::kOtherModel;
+    case Outcome::kDone:
+    case Outcome::kFailed:
+    case Outcome::kUnknown:
+      break;
+  }
+  return EndReason::kNotStored;
+}
+
 // An exported state in memory.
 class TextSource final : public StateSource {
  public:
@@ -399,22 +422,31 @@ Refused SharedSessions::fetch(const Identity& caller, const std::string& name, E
   }
 }
 
+// For the state of the head, and what is made of it.
+TransferMemory::Share SharedSessions::memory_for(const SessionHead& head) {
+  const auto most = static_cast<uint64_t>(model().info.most_written_bytes);
+  const uint64_t bytes = head.blobs.empty() ? 0 : head.blobs.front().bytes;
+  return transfers_.take(static_cast<int64_t>(std::min(2 * bytes, 2 * most)));
+}
+
+SharedSessions::Result SharedSessions::read_text(const SessionHead& head, std::string* text) {
+  if (head.blobs.empty()) return {Outcome::kDamaged, "the head names no state"};
+  return sessions_.read_blob(head, head.blobs.front(),
+                             static_cast<uint64_t>(model().info.most_written_bytes), text);
+}
+
 // The command that gives the engine the state of the head.
 SharedSessions::Result SharedSessions::read(const Identity& caller, const SessionHead& head,
                                             SessionCommand* command) {
   *command = {.kind = Kind::kOpen, .caller = caller, .name = head.session, .ttl_seconds = 0};
   if (record_of(head).position == 0) return {};
-  if (head.blobs.empty()) return {Outcome::kDamaged, "the head names no state"};
-  const ServingInfo& info = model().info;
-  const auto most = static_cast<uint64_t>(info.most_written_bytes);
-  const TransferMemory::Share share =
-      transfers_.take(static_cast<int64_t>(std::min(2 * head.blobs.front().bytes, 2 * most)));
+  const TransferMemory::Share share = memory_for(head);
   std::string text;
-  Result result = sessions_.read_blob(head, head.blobs.front(), most, &text);
+  Result result = read_text(head, &text);
   if (!result.done()) return result;
   command->kind = Kind::kImport;
   try {
-    command->state = info.read_state(text);
+    command->state = model().info.read_state(text);
   } catch (const StateError& error) {
     result.error =
         fmt::format("the state of session \"{}\" cannot be used: {}", head.session, error.what());
@@ -694,9 +726,9 @@ SessionResult SharedSessions::answer_from(const SessionCommand& command, const S
         EndReason::kEmptySession,
         fmt::format("session \"{}\" is empty: it has no state yet", command.name));
   }
+  const TransferMemory::Share share = memory_for(head);
   std::string text;
-  const Result read = sessions_.read_blob(
-      head, head.blobs.at(0), static_cast<uint64_t>(model().info.most_written_bytes), &text);
+  const Result read = read_text(head, &text);
   if (!read.done()) return result_of(refusal(read));
   result.state = std::make_shared<TextSource>(std::move(text));
   return result;
@@ -888,26 +920,8 @@ SessionResult SharedSessions::close(SessionCommand command, Entry& entry) {
 }
 
 Refused SharedSessions::refusal(const Result& result) {
-  switch (result.outcome) {
-    case Outcome::kDone:
-      return {};
-    case Outcome::kNoSession:
-      return refuse(EndReason::kNoSession, result.error);
-    case Outcome::kExists:
-      return refuse(EndReason::kExists, result.error);
-    case Outcome::kLost:
-      return refuse(EndReason::kConflict, result.error);
-    case Outcome::kDamaged:
-      return refuse(EndReason::kStateLost, result.error);
-    case Outcome::kSealed:
-      return refuse(EndReason::kStateSealed, result.error);
-    case Outcome::kOtherModel:
-      return refuse(EndReason::kOtherModel, result.error);
-    case Outcome::kFailed:
-    case Outcome::kUnknown:
-      break;
-  }
-  return refuse(EndReason::kNotStored, result.error);
+  if (result.done()) return {};
+  return refuse(reason_of(result.outcome), result.error);
 }
 
 }  // namespace recurve

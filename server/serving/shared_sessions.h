@@ -175,6 +175,8 @@ class SharedSessions {
   std::optional<SharedTurn::Begun> recorded(const SharedTurn::State& turn, const SessionHead& head);
   Refused fetch(const Identity& caller, const std::string& name, Entry& entry,
                 const std::function<bool()>& stop);
+  TransferMemory::Share memory_for(const SessionHead& head);
+  Result read_text(const SessionHead& head, std::string* text);
   Result read(const Identity& caller, const SessionHead& head, SessionCommand* command);
   Refused place(const SessionCommand& command);
   void commit(const TurnState& turn, Entry& entry);
