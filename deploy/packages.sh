@@ -5,7 +5,7 @@
 build_packages="ca-certificates ccache cmake g++ ninja-build pkg-config
   libboost-dev libgrpc++-dev libgrpc-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   libcjose-dev libcli11-dev libcurl4-openssl-dev libedit-dev libfmt-dev libhwy-dev libjansson-dev libjs-marked libpcre2-dev libseccomp-dev
-  libspdlog-dev libssl-dev libutf8proc-dev libxxhash-dev nlohmann-json3-dev prometheus-cpp-dev python3-venv"
+  libspdlog-dev libssl-dev libtomlplusplus-dev libutf8proc-dev libxxhash-dev nlohmann-json3-dev prometheus-cpp-dev python3-venv"
 
 # To run the tests too.
 test_packages="clang-19 clang-format-19 curl fish git iproute2 libclang-rt-19-dev libgmock-dev libgtest-dev

@@ -1,5 +1,6 @@
 """What an install tree is made of, as SPDX 2.3 in JSON: the program, each library in lib/ with its
-checksum, and the Debian package that it was copied from on this machine.
+checksum, and the Debian package that it was copied from on this machine, and the libraries that are
+compiled in.
 
     deploy/sbom.py TREE --version VERSION [--created SECONDS] > sbom.spdx.json
 
@@ -16,6 +17,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import typing
 
 LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu",
                    "/usr/lib/aarch64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib", "/lib")
@@ -63,39 +65,64 @@ def distribution():
     return release["ID"].strip('"')
 
 
-def grammar_library(tree):
-    """The package that structured output is compiled from; None where the server has none."""
-    server = tree / "bin" / "recurve-server"
-    if not server.exists() or b"xgrammar" not in server.read_bytes():
-        return None
+class CompiledIn(typing.NamedTuple):
+    """A library that programs have in themselves, so that it is no file in lib/."""
+
+    name: str
+    licence: str
+    how: str  # in words
+    # Of Debian's package with this file, the version is known; of xgrammar and what it comes with, from xgrammar.txt.
+    file: str | None = None
+    marker: bytes | None = None  # some program has it if it has the library; None: the server always has it
+
+
+COMPILED_IN = [
+    CompiledIn("boost", "BSL-1.0", "headers", "/usr/include/boost/version.hpp"),
+    CompiledIn("cli11", "BSD-3-Clause", "headers", "/usr/include/CLI/CLI.hpp"),
+    CompiledIn("nlohmann-json", "MIT", "headers", "/usr/include/nlohmann/json.hpp"),
+    CompiledIn("tomlplusplus", "MIT", "headers", "/usr/include/toml++/toml.h"),
+    CompiledIn("xxhash", "BSD-2-Clause", "headers", "/usr/include/xxhash.h"),
+    CompiledIn("marked", "MIT", "embedded in recurve-server, for its page", "/usr/share/javascript/marked/marked.min.js",
+               b"marked - a markdown parser"),
+    CompiledIn("xgrammar", "Apache-2.0", "compiled into recurve-server", marker=b"xgrammar"),
+    CompiledIn("picojson", "BSD-2-Clause", "headers in the package of xgrammar", marker=b"xgrammar"),
+    CompiledIn("dlpack", "Apache-2.0", "headers in the package of xgrammar", marker=b"xgrammar"),
+    CompiledIn("cuda-cudart", "NOASSERTION", "linked statically", marker=b"cudaErrorInvalidValue"),
+]
+
+
+def xgrammar_package():
+    """Its version and SHA-256."""
     wanted = (pathlib.Path(__file__).parent / "xgrammar.txt").read_text()
-    name, version, checksum = re.search(r"^(\w+)==(\S+) --hash=sha256:(\w+)$", wanted, re.M).groups()
-    return {
-        "SPDXID": spdx_id("Package", name), "name": name, "versionInfo": version,
-        "downloadLocation": "NOASSERTION", "filesAnalyzed": False,
-        "licenseConcluded": "Apache-2.0", "licenseDeclared": "Apache-2.0",
-        "copyrightText": "NOASSERTION", "sourceInfo": "compiled into recurve-server",
-        "checksums": [{"algorithm": "SHA256", "checksumValue": checksum}],
-        "externalRefs": [{
-            "referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl",
-            "referenceLocator": f"pkg:pypi/{name}@{version}"}]}
+    return re.search(r"^xgrammar==(\S+) --hash=sha256:(\w+)$", wanted, re.M).groups()
 
 
-def page_library(tree):
-    """The package of the page's Markdown library; None where the server has none."""
-    server = tree / "bin" / "recurve-server"
-    if not server.exists() or b"marked - a markdown parser" not in server.read_bytes():
-        return None
-    version = said("dpkg-query", "-W", "-f", "${Version}", "libjs-marked")
-    vendor = distribution()
-    return {
-        "SPDXID": spdx_id("Package", "libjs-marked"), "name": "libjs-marked", "versionInfo": version,
-        "downloadLocation": "NOASSERTION", "filesAnalyzed": False,
-        "licenseConcluded": "MIT", "licenseDeclared": "MIT",
-        "copyrightText": "NOASSERTION", "sourceInfo": "embedded in recurve-server, for its page",
-        "externalRefs": [{
-            "referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl",
-            "referenceLocator": f"pkg:deb/{vendor}/libjs-marked@{version.replace('+', '%2B')}?arch=all"}]}
+def compiled_in(library):
+    """Its SPDX package."""
+    purl, version, more = None, None, {}
+    if library.file:
+        owner = said("dpkg-query", "-S", library.file).partition(": ")[0]
+        package, version, architecture = said("dpkg-query", "-W", "-f", "${Package}\t${Version}\t${Architecture}", owner).split("\t")
+        purl = f"pkg:deb/{distribution()}/{package}@{version.replace('+', '%2B')}?arch={architecture}"
+    elif library.name == "xgrammar":
+        version, checksum = xgrammar_package()
+        purl = f"pkg:pypi/xgrammar@{version}"
+        more["checksums"] = [{"algorithm": "SHA256", "checksumValue": checksum}]
+    if version:
+        more["versionInfo"] = version
+    if purl:
+        more["externalRefs"] = [{
+            "referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": purl}]
+    return {"SPDXID": spdx_id("Compiled", library.name), "name": library.name, "downloadLocation": "NOASSERTION",
+            "filesAnalyzed": False, "licenseConcluded": library.licence, "licenseDeclared": library.licence,
+            "copyrightText": "NOASSERTION", "sourceInfo": library.how, **more}
+
+
+def all_compiled_in(tree):
+    """The SPDX packages of libraries that the tree's programs have in themselves."""
+    programs = [path.read_bytes() for path in tree.glob("bin/*")]
+    return [compiled_in(library) for library in COMPILED_IN
+            if library.marker is None or any(library.marker in program for program in programs)]
 
 
 def document(tree, version, created):
@@ -138,7 +165,7 @@ def document(tree, version, created):
                     f"?arch={architecture}"}]}
         relations.append((own, "DEPENDS_ON", package))
         relations.append((file, "GENERATED_FROM", package))
-    for package in filter(None, (grammar_library(tree), page_library(tree))):
+    for package in all_compiled_in(tree):
         packages[package["SPDXID"]] = package
         relations.append((own, "DEPENDS_ON", package["SPDXID"]))
     sums = sorted(file["checksums"][0]["checksumValue"] for file in files)

@@ -15,10 +15,11 @@ template <typename Args>
 ScratchBytes scratch_of(const Op<Args>& op, const Args& args, std::string*) {
   return op.scratch == nullptr ? ScratchBytes() : op.scratch(args);
 }
-// Products with each format have separate scratch.
+// Products with each format have separate scratch, as have those with transposed matrices.
 template <typename Args>
 ScratchBytes scratch_of(const MatrixOp<Args>& op, const Args& args, std::string* name) {
   *name += format_of(args.W).name;
+  if (args.W.transposed) *name += " transposed";
   auto* const scratch = args.W.format == nullptr ? op.scratch : op.find(args.W.format)->scratch;
   return scratch == nullptr ? ScratchBytes() : scratch(args);
 }
@@ -43,6 +44,7 @@ Kernels DryRunBackend::counting(const Kernels& real) {
     }
   });
   kernels.linear.run_group = nullptr;
+  if (kernels.lora.shrink != nullptr) kernels.lora.shrink = [](const LoraArgs&, Stream&) {};
   return kernels;
 }
 

@@ -1,8 +1,9 @@
 #include "kernels/fusion.h"
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
+
+#include "kernels/weight_format.h"
 
 namespace recurve {
 
@@ -40,6 +41,10 @@ Activations rows_between(const Kernels& kernels, const Matrix& first, const Matr
   return rows_for(kernels, next, f32, spare, next.K);
 }
 
+bool is_transposed_for_zeros(const Kernels& kernels, const WeightFormat& format) {
+  return kernels.linear.transposed.contains(&format);
+}
+
 void linear_conv(const Kernels& kernels, LinearArgs linear, const CausalConv1dArgs& conv,
                  Stream& stream) {
   if (kernels.linear.takes_conv(linear, conv)) linear.conv = conv;
@@ -54,17 +59,7 @@ void linear_group(const Kernels& kernels, std::span<const LinearArgs> layers, St
     if (layer.activation == Activation::kIdentity || kernels.linear.takes_activation(layer)) {
       continue;
     }
-    const int width = static_cast<int>(layer.outputs());
-    activations.push_back({.rows = layer.rows,
-                           .width = width,
-                           .f = layer.activation,
-                           .scale = 1,
-                           .floor = -INFINITY,
-                           .x_stride = width,
-                           .y_stride = width,
-                           .x = layer.y,
-                           .y = layer.y_bf16 == nullptr ? layer.y : nullptr,
-                           .y_bf16 = layer.y_bf16});
+    activations.push_back(layer.activation_behind());
     layer.activation = Activation::kIdentity;
     layer.y_bf16 = nullptr;
   }

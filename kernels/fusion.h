@@ -37,6 +37,9 @@ void join(const Kernels& kernels, LinearArgs& first, LinearArgs& next, float* be
 Activations rows_between(const Kernels& kernels, const Matrix& first, const Matrix& next,
                          float* f32, float* spare);
 
+// Whether the matrix of a layer is to be a Matrix::transposed, as zeros of its x spare work then.
+bool is_transposed_for_zeros(const Kernels& kernels, const WeightFormat& format);
+
 // A linear layer, and the convolution over some of its outputs: conv.x points into linear.y, where
 // these columns are not left if both are done together.
 void linear_conv(const Kernels& kernels, LinearArgs linear, const CausalConv1dArgs& conv,

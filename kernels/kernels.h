@@ -22,6 +22,7 @@
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/linear_recurrence.h"
+#include "kernels/ops/lora.h"
 #include "kernels/ops/mlstm.h"
 #include "kernels/ops/paged_attention.h"
 #include "kernels/ops/rg_lru.h"
@@ -83,6 +84,7 @@ using AllOps = OpTable<EmbedKernel,             //
                        GatherRowsKernel,        //
                        RmsNormKernel,           //
                        LinearKernel,            //
+                       LoraKernel,              //
                        MlstmKernel,             //
                        HeadNormGateKernel,      //
                        SoftCapKernel,           //

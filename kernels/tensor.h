@@ -50,6 +50,13 @@ struct Matrix {
   const void* data = nullptr;  // (N, K) row-major, 64-byte aligned; of kPacked: N rows of `format`
   const WeightFormat* format = nullptr;  // of kPacked: how its values lie; null otherwise
   const void* scales = nullptr;          // of kPacked: N rows of what `format` stores with them
+  // The number of the layer whose matrix it is, by which adapters know it (lora.h); -1: none can
+  // change it.
+  int32_t layer = -1;
+  // Column by column, see WeightFormat::transpose: for a linear layer whose x is mostly zeros, as
+  // columns of zeros need not be read then. Only for the op linear that takes it, see
+  // LinearOp::transposed.
+  bool transposed = false;
 };
 
 // One array of an op's states, of all slots, in the memory of one backend: F32 or BF16. Ops compute

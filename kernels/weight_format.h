@@ -22,10 +22,18 @@ struct WeightFormat {
   // same bits on every machine. scales: null where group_scale is 0.
   void (*pack)(const float* row, int64_t K, std::byte* data, std::byte* scales);
   void (*unpack)(const std::byte* data, const std::byte* scales, int64_t K, float* row);
+  // How the same values stand in a Matrix::transposed: all values of a column lie together, and the
+  // scales of all outputs in a group of columns: (groups(K) * group, N) and (groups(K), N). Rows
+  // become a part of each column and group: (groups(K) * group, rows) and (groups(K), rows). N and
+  // rows are multiples of outputs_together, which share bytes. Null: the format has no such form.
+  int64_t outputs_together = 1;
+  void (*transpose)(const std::byte* data, const std::byte* scales, int64_t rows, int64_t K,
+                    std::byte* to, std::byte* scales_to) = nullptr;
 
   int64_t groups(int64_t K) const { return (K + group - 1) / group; }
   int64_t row_bytes(int64_t K) const { return groups(K) * group_bytes; }
   int64_t row_scales(int64_t K) const { return groups(K) * group_scale; }  // bytes
+  int64_t column_bytes(int64_t N) const { return N * group_bytes / group; }
   bool packed() const { return dtype == DType::kPacked; }
 };
 

@@ -9,7 +9,6 @@
 #include <cstring>
 #include <exception>
 #include <functional>
-#include <list>
 #include <new>
 #include <optional>
 #include <stdexcept>
@@ -17,22 +16,18 @@
 #include <system_error>
 
 #include "model/weights/mapped_file.h"
-#include "server/crypto/encrypted_folder.h"
-#include "server/engine/engine.h"
 #include "server/http/anthropic/api.h"
 #include "server/http/openai/api.h"
 #include "server/http/server.h"
 #include "server/http/server_api.h"
 #include "server/kserve/kserve_service.h"
 #include "server/net/connections.h"
-#include "server/observe/audit.h"
 #include "server/observe/log.h"
 #include "server/rpc/server.h"
 #include "server/serving/server_core.h"
 #include "server/serving/shared_sessions.h"
-#include "server/startup/engine_options.h"
 #include "server/startup/heap_trimmer.h"
-#include "server/startup/loaded_model.h"
+#include "server/startup/model_host.h"
 #include "server/startup/model_list.h"
 #include "server/startup/options.h"
 #include "server/startup/security.h"
@@ -156,103 +151,8 @@ ServerCoreOptions core_options(const Options& o, StopSignal& stop, Failure& fail
           .tracer = tracer,
           .drain_seconds = o.drain_seconds,
           .on_drain = [&stop](double seconds) { stop.raise(seconds); },
+          .loads_models = !o.model_root.empty(),
           .on_failure = failure.listener("the server's threads")};
-}
-
-// Shows the progress of recording steps as CUDA graphs.
-class RecordProgress {
- public:
-  void operator()(int done, int total) {
-    if (done < total && !terminal_) return;
-    const std::chrono::duration<double> passed = Clock::now() - began_;
-    log_text(fmt::format("{}recording decode steps {} of {}, {:.1f} s{}", terminal_ ? "\r" : "",
-                         done, total, passed.count(), done < total ? "" : "\n"));
-  }
-
- private:
-  const bool terminal_ = isatty(STDERR_FILENO) != 0;
-  const Clock::time_point began_ = Clock::now();
-};
-
-std::unique_ptr<FileSystem> open_state_folder(const Options& o) {
-  std::unique_ptr<FileSystem> folder = open_folder(o.state_dir);
-  if (!o.state_keys.empty()) return encrypt_folder(std::move(folder), o.state_keys);
-  if (is_encrypted(*folder)) {
-    throw std::runtime_error("--state-dir is encrypted: give its key with --state-keys");
-  }
-  return folder;
-}
-
-// Connects the sessions to the folder of states, and logs what is in it.
-void store_sessions(const Options& o, const StateStore& states, Archive* archive,
-                    SessionLimits* limits) {
-  limits->archive = archive;
-  limits->disk_bytes = static_cast<int64_t>(state_store_options(o).most_bytes);
-  const StateStore::Usage usage = states.usage();
-  log_event(LogLevel::kInfo, "state_dir",
-            {{"folder", o.state_dir},
-             {"records", usage.records},
-             {"bytes", static_cast<int64_t>(usage.bytes)},
-             {"set_aside", usage.set_aside}});
-  const StateStore::Damage& damage = states.damage();
-  if (damage.journal || damage.records_lost || damage.in_doubt + damage.states_gone > 0) {
-    log_event(LogLevel::kError, "state_dir_damaged",
-              {{"journal", damage.journal},
-               {"records_lost", damage.records_lost},
-               {"records_in_doubt", damage.in_doubt},
-               {"states_gone", damage.states_gone}});
-  }
-  if (!states.not_writable().empty()) {
-    log_event(LogLevel::kError, "state_dir_not_writable", {{"why", states.not_writable()}});
-  }
-}
-
-// Reports in health and log when a folder of states disappears and returns.
-Archive::OnLost report_loss(ServerCore& core, const std::string& folder) {
-  return [&core, folder, was_lost = false](const std::string& why) mutable {
-    const bool lost = !why.empty();
-    if (lost == std::exchange(was_lost, lost)) return;
-    core.set_durable(folder, !lost);
-    if (lost) log_event(LogLevel::kError, "state_dir_lost", {{"why", why}});
-    if (!lost) log_event(LogLevel::kInfo, "state_dir_back", {});
-  };
-}
-
-// --state-dir, which is locked first, as loading takes long.
-struct StateFolder {
-  StateFolder(const Options& o, ServerCore& core)
-      : states(open_state_folder(o), state_store_options(o)), archive(states) {
-    archive.when_lost(report_loss(core, o.state_dir));
-  }
-  StateStore states;
-  Archive archive;
-};
-
-// Logs what happens to sessions and cached prefixes.
-void log_events(EngineOptions* options) {
-  options->sessions.on_expired = [](std::string_view tenant, std::string_view name) {
-    audit("session_expired", {.tenant = tenant, .key_id = {}, .peer = {}}, "OK", name);
-  };
-  options->sessions.on_other_model = [](const StoredModel& other, int sessions) {
-    log_event(LogLevel::kWarning, "sessions_of_another_model",
-              {{"sessions", sessions},
-               {"model", other.name},
-               {"fingerprint", other.fingerprint},
-               {"weights", other.weights}});
-  };
-  options->sessions.on_state_lost = [](std::string_view tenant, std::string_view name,
-                                       const std::string& why) {
-    log_event(LogLevel::kError, "session_state_lost",
-              {{"tenant", tenant}, {"name", name}, {"why", why}});
-  };
-  options->sessions.on_tokens_lost = [](std::string_view tenant, std::string_view name,
-                                        const std::string& why) {
-    log_event(LogLevel::kError, "session_tokens_lost",
-              {{"tenant", tenant}, {"name", name}, {"why", why}});
-  };
-  options->prefix.on_unreadable = [](const std::string& why) {
-    log_event(LogLevel::kWarning, "prefix_not_read", {{"why", why}});
-  };
 }
 
 struct Frontends {
@@ -332,92 +232,35 @@ int end(int code) {
 void drain_to_store(SharedSessions& shared, Clock::time_point deadline) {
   const SharedSessions::Moved sessions = shared.move_to_store(deadline);
   log_event(LogLevel::kInfo, "drained_to_store",
-            {{"moved", sessions.moved}, {"failed", sessions.failed}, {"late", sessions.late}});
+            {{"moved", sessions.moved},
+             {"failed", sessions.failed},
+             {"late", sessions.late},
+             {"marks_left", sessions.marks}});
 }
-
-// A model with all that only it has, in the order of its life.
-class RunningModel {
- public:
-  RunningModel(Options o, ServerCore& core, std::shared_ptr<ServedModel> served)
-      : options_(std::move(o)), served_(std::move(served)) {
-    if (!options_.state_dir.empty()) folder_.emplace(options_, core);
-  }
-
-  void load(const PlannedModel& planned, Backend& backend, const StopSignal& stop) {
-    backend_ = &backend;
-    loaded_ = load_served_model(options_, planned, backend, stop);
-  }
-  void make_engine(ServerCore& core, Failure& failure) {
-    const auto& [plan, model, text, info] = loaded_;
-    EngineOptions options =
-        engine_options(options_, info.slots, plan.sessions, plan.prefixes, plan.page_limits());
-    options.preempted_bytes = static_cast<int64_t>(plan.preempted);
-    options.sessions.identity = identity_of(*model, info);
-    options.sessions.model_name = info.model_name;
-    if (core.models().size() > 1) options.sessions.names = &core.session_names;
-    options.made_by = made_by(*backend_);
-    if (folder_) store_sessions(options_, folder_->states, &folder_->archive, &options.sessions);
-    log_events(&options);
-    options.on_recorded = RecordProgress();
-    options.on_failure = [this, &core, &failure](const char* what) {
-      failure.of_model(served_->name(), what, core.model_failed(*served_));
-    };
-    engine_.emplace(
-        *model, *backend_,
-        SamplingVocab{
-            .rows = info.vocab_rows, .usable = text.tokenizer->size(), .eos_ids = text.rules.eos},
-        served_->queue, served_->stats, core.metrics.of_model(options_.sharing.index), options);
-    if (const int lost = served_->stats.read().sessions_not_restored; lost > 0) {
-      log_event(LogLevel::kError, "sessions_not_restored", {{"sessions", lost}});
-    }
-  }
-  void start(ServerCore& core) {
-    served_->start_engine([this] { engine_->run(); });
-    core.serve(*served_, loaded_.text.tokenizer, loaded_.info, loaded_.text.chat);
-  }
-  void stop_engine() { served_->stop_engine(); }
-  std::string table() const {
-    return startup_table(options_, loaded_, *backend_, served_->stats.read());
-  }
-
- private:
-  const Options options_;
-  const std::shared_ptr<ServedModel> served_;
-  std::optional<StateFolder> folder_;
-  Backend* backend_ = nullptr;
-  LoadedModel loaded_;
-  std::optional<Engine> engine_;
-};
 
 // Loads the models and serves them until a signal or a failure stops the process.
 int serve_models(const Options& o, StopSignal& stop, Failure& failure, ServerCore& core,
-                 Frontends& frontends) {
-  const std::vector<Options> all = options_of_models(o);
+                 std::vector<HostedModel> models, Frontends& frontends) {
   std::optional<StoreAccess> store;
   if (!o.state_store.empty()) store.emplace(o);
-  std::vector<std::unique_ptr<Backend>> backends;
-  std::list<RunningModel> models;
-  for (size_t m = 0; m < all.size(); ++m) models.emplace_back(all[m], core, core.models()[m]);
-  for (const Options& one : all) {
-    backends.push_back(make_backend(one.device, one.threads, one.activations));
-  }
-  const std::vector<PlannedModel> planned = plan_models(all, backends);
-  size_t next = 0;
-  for (RunningModel& model : models) {
-    model.load(planned[next], *backends[next], stop);
-    ++next;
-  }
-  for (RunningModel& model : models) model.make_engine(core, failure);
+  ModelHost host(
+      o, core, std::move(models), stop,
+      [&failure](const std::string& model, const char* what, bool others_serve) {
+        failure.of_model(model, what, others_serve);
+      },
+      store ? &*store : nullptr);
+  host.load_models();
   std::optional<SharedSessions> shared;
   if (store) {
     shared.emplace(store->store(), store->seal(), store->is_checked(),
-                   static_cast<int64_t>(planned.front().plan.transfers), instance_name(), core);
+                   static_cast<int64_t>(host.models().front().loaded().plan.transfers),
+                   instance_name(), core);
     core.share_sessions(&*shared);
   }
-  for (RunningModel& model : models) model.start(core);
+  host.start_models();
 
   const std::vector<Listening> listening = frontends.listening(o);
-  for (const RunningModel& model : models) log_text(model.table());
+  for (const RunningModel& model : host.models()) log_text(model.table());
   log_text(listening_table(o, listening));
   for (const auto& [frontend, address, port] : listening) {
     const std::string event = frontend == "grpc" ? "serving" : "serving_" + frontend;
@@ -429,16 +272,17 @@ int serve_models(const Options& o, StopSignal& stop, Failure& failure, ServerCor
   const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                            std::chrono::duration<double>(seconds));
   const bool all_ended = core.drain(deadline);
+  host.stop_changes();
   if (o.drain_to_store) drain_to_store(*shared, deadline);
   end_after(kShutdownTimeout, 1,  // with what is stored on the disk, as after a crash
             "recurve-server: gRPC has not stopped after 15 s, and the server ends without it; if "
             "memory or threads ran out at the start, raise their limits\n");
-  if (store) store->store().stop();  // a call that fails is not repeated any more
+  if (store) store->stop();  // a call that fails is not repeated any more
   frontends.shutdown();
   alarm(0);
   core.wait_for_cancelled_calls();  // a turn that is given up leaves its session
   shared.reset();
-  for (RunningModel& model : models) model.stop_engine();
+  host.stop_engines();
   log_event(LogLevel::kInfo, "stopped", {{"all_requests_ended", all_ended}});
   return failure.happened() ? 1 : 0;
 }
@@ -449,9 +293,11 @@ int run(const Options& o, StopSignal& stop) {
   allow_many_files();
   const HeapTrimmer trimmer;
   Metrics metrics({.models = names_of_models(o), .version = kVersion, .commit = kCommit});
+  std::vector<HostedModel> models;
   ServedModels served;
   for (size_t m = 0; m < o.models.size(); ++m) {
-    served.push_back(std::make_shared<ServedModel>(o.max_queue));
+    HostedModel& model = models.emplace_back(std::make_shared<ServedModel>(o.max_queue));
+    served.push_back(model.use.begin(model.served));
   }
   Failure failure(stop);
   std::optional<Tracer> tracer;
@@ -460,7 +306,7 @@ int run(const Options& o, StopSignal& stop) {
   Frontends frontends;
   try {
     frontends.listen(o, core);
-    return end(serve_models(o, stop, failure, core, frontends));
+    return end(serve_models(o, stop, failure, core, std::move(models), frontends));
   } catch (const std::exception& error) {
     return end(fail(error));
   }

@@ -2,9 +2,9 @@
 
     tests/count.py FILE.xml... [--check NAME=STATUS]...
 
-STATUS is an exit status. Prints the five tests that took longest and what failed, then the line `N
-passed, N failed, N skipped`; exits with 1 if anything failed. A ctest program that runs GoogleTest
-counts as its single tests.
+STATUS is an exit status. Prints the five tests that took longest and what failed, with what it said
+of it, then the line `N passed, N failed, N skipped`; exits with 1 if anything failed. A ctest
+program that runs GoogleTest counts as its single tests.
 """
 
 import argparse
@@ -50,6 +50,31 @@ def times(path, case):
     return [(int(ms) / 1000, f"{path}: {name}") for name, ms in own]
 
 
+# The first line of what went wrong, and how many lines belong to it.
+REASONS = {
+    r": Failure$": 8,  # GoogleTest's
+    r"^(E  |>  )": 1,  # pytest's
+    r"^\[  FAILED  \] \S+ ": 1,
+    r"^FAILED ": 1,
+    r"Sanitizer: |: runtime error: ": 12,
+    r"terminate called|Segmentation fault": 3,
+}
+MOST_LINES = 40
+
+
+def reasons(case):
+    """The lines of a failed case's output that say why; its last lines where none are known to."""
+    lines = (case.findtext("system-out") or "").splitlines()
+    shown = set()
+    for at, line in enumerate(lines):
+        for pattern, count in REASONS.items():
+            if re.search(pattern, line):
+                shown.update(range(at, min(at + count, len(lines))))
+    found = [lines[at] for at in sorted(shown)] or lines[-15:]
+    left_out = len(found) - MOST_LINES
+    return found[:MOST_LINES] + ([f"... and {left_out} lines more"] if left_out > 0 else [])
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("files", nargs="*")
@@ -59,6 +84,12 @@ def main():
     for seconds, name in sorted((t for each in found for t in times(*each)), reverse=True)[:5]:
         print(f"{seconds:6.1f} s  {name}")
     rows = [counts(*each) for each in found]
+    for (_, case), (name, _, failed, _) in zip(found, rows):
+        if failed:
+            why = case.find("failure")
+            said = "" if why is None else (why.get("message") or "").splitlines()[:1]
+            print(f"\n-- {name}, {float(case.get('time') or 0):.0f} s: {' '.join(said)}")
+            print("\n".join(reasons(case)) + "\n")
     for check in args.check:
         name, status = check.rsplit("=", 1)
         rows.append((name, int(status == "0"), int(status != "0"), 0))

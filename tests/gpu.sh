@@ -2,10 +2,10 @@
 # Builds on a machine with a GPU (CUDA 13, CMake, GoogleTest, fmt, nlohmann-json, CLI11, the header of
 # xxhash, which may lie in build/include where it is not installed; no gRPC),
 # runs the tests of kernels, models and the engine there and measures decode steps, prompts and what
-# 10,000 tokens, decoded and as prompts, drift from the reference, on the demo checkpoints: eight
+# 10,000 tokens, decoded and as prompts, drift from the reference, on the demo checkpoints: ten
 # minutes. A demo checkpoint whose weights did not travel to the machine is left out, by name.
 #   OUT=FOLDER tests/gpu.sh     results also as JSON lines in FOLDER, build/gpu if not said
-# The last lines are the table; the exit status is 0 if no test failed.
+# The last lines are the table and what failed; the exit status is 0 if nothing did.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 out=${OUT:-build/gpu}
@@ -13,12 +13,12 @@ build=${RECURVE_GPU_BUILD:-build/gpu-tree}
 bandwidth=${RECURVE_GPU_BANDWIDTH:-4300}  # GB/s, as the floors of decode are counted
 export PATH=$PATH:/usr/local/cuda/bin CPLUS_INCLUDE_PATH=$PWD/build/include:${CPLUS_INCLUDE_PATH:-}
 mkdir -p "$out"
-status=0
+failures=()
 
 say() { printf '\n== %s (%d s)\n' "$1" "$SECONDS"; }
 fail() {
   echo "FAILED: $1"
-  status=1
+  failures+=("$1")
 }
 
 say "build"
@@ -76,7 +76,7 @@ for test in "$build"/bin/{kernels,model,server_engine}*_test; do
   filter='*uda*:*eference*:Backend*'
   case $test in *server_engine*) filter='*uda*' ;; esac
   shards=1
-  case $test in *recurrence*) shards=4 ;; esac  # it compares long sequences with a CPU's
+  case $test in *recurrence* | *server_engine_test) shards=4 ;; esac  # they compare with a CPU's
   for ((shard = 0; shard < shards; ++shard)); do
     name=$(basename "$test")${shard/#0/}
     GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard timeout 250 "$test" \
@@ -137,25 +137,29 @@ bench() {
 }
 configs="xlstm-7b mamba-2.8b falcon-mamba-7b mamba2-2.7b codestral-7b gla-1.3b
   flashrnn-slstm-164m flashrnn-lstm-190m rwkv7-2.9b rwkv7-7.2b gated_deltanet-1.3b
-  recurrentgemma-2b qwen3.5-9b"
+  recurrentgemma-2b qwen3.5-9b qwen3.5-35b-a3b"
+# Of a model that would take long to draw, some layers.
+layers_of() { case $1 in qwen3.5-35b-a3b) echo --layers 8 ;; esac }
 measured=()
 demo=weights_tools/demo/xlstm-books
 [[ " ${books[*]} " = *" $demo "* ]] && bench xlstm-books --model $demo && measured+=(xlstm-books)
 for config in $configs; do
   measured+=("$config")
-  bench "$config" --config "tests/configs/$config.json" --random
+  # shellcheck disable=SC2046
+  bench "$config" --config "tests/configs/$config.json" --random $(layers_of "$config")
 done
 
 say "prompts"
 # One JSON line a prompt length.
 prompts="xlstm-7b mamba-2.8b falcon-mamba-7b mamba2-2.7b gla-1.3b rwkv7-7.2b gated_deltanet-1.3b
-  recurrentgemma-2b qwen3.5-9b"
+  recurrentgemma-2b qwen3.5-9b qwen3.5-35b-a3b"
 for config in $prompts; do
   lengths="512 2048 8192 32768"
   case $config in xlstm* | mamba*) ;; *) lengths="2048 8192" ;; esac
   for rows in $lengths; do
+    # shellcheck disable=SC2046
     "$build/bin/recurve-bench" --json step --device cuda:0 --config "tests/configs/$config.json" \
-      --random --batch 1 --rows "$rows" --seconds 0.3 >>"$out/prompt-$config.json" \
+      --random $(layers_of "$config") --batch 1 --rows "$rows" --seconds 0.3 >>"$out/prompt-$config.json" \
       2>"$out/prompt-$config.log" || { fail "recurve-bench of a prompt of $config"; break; }
   done
 done
@@ -168,7 +172,7 @@ say "streams while sessions' states move"
 "$build/bin/recurve-bench" sessions --device cuda:0 --config tests/configs/xlstm-7b.json \
   --seconds 3 --rounds 2 || fail "recurve-bench sessions"
 
-say "done, status $status"
+say "done, ${#failures[@]} failures"
 printf '%-20s %6s %9s %9s %9s %9s\n' model batch ms tok/s GB/s '% floor'
 for name in "${measured[@]}"; do
   sed -E 's/[{}"]//g' "$out/step-$name.json" | awk -v name="$name" -F, '{
@@ -182,4 +186,5 @@ for name in $prompts; do
     for (i = 1; i <= NF; ++i) { split($i, pair, ":"); value[pair[1]] = pair[2] }
     printf "%-20s %6d %9.3f %9.0f\n", name, value["rows"], value["ms"], value["tok_per_s"] }'
 done
-exit $status
+for failure in "${failures[@]}"; do echo "FAILED: $failure"; done
+exit $((${#failures[@]} > 0))

@@ -3,7 +3,8 @@
 SRC may be a directory, or one file next to its config.json, of
   safetensors, single or in shards with an index; *.bin or *.pth (torch.save's zip; nothing in it is
   run), single or in shards with an index; RWKV-7's .pth (or the same as safetensors), which needs no
-  config.json; Mamba-Codestral's params.json and consolidated.safetensors;
+  config.json; a tuned state of RWKV-7 (a .pth of blocks.N.att.time_state), which becomes
+  initial_state.safetensors for recurve-server --initial-state; Mamba-Codestral's params.json and consolidated.safetensors;
   llama.cpp's GGUF (SRC is the file) of Mamba, Falcon Mamba and RWKV-7 in F32, F16, BF16, Q8_0 and Q4_0, which
   needs no config.json either; its tokenizer is not converted;
   LSTMs of TensorFlow, as raw arrays with a manifest.json or as a V2 checkpoint: see below.
@@ -92,6 +93,8 @@ def main(options):
         values, tensors = gguf_model.read(src)
     else:
         tensors = read(src)
+        if rwkv_file.is_tuned(tensors):
+            return rwkv_file.write_tuned(src, tensors, dst)
         if rwkv_file.is_goose(tensors):
             rwkv_file.check_goose_config(directory)
             tensors = rwkv_file.goose_names(tensors)

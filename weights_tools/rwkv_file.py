@@ -45,7 +45,7 @@ OTHERS = (
     (r"blocks\.\d+\.qkv\.", "RWKV-7b (DeepEmbed and attention), which is not supported"),
     (r"blocks\.\d+\.ffn\.(s_emb|s[012]$)", "RWKV-7a (DeepEmbed), which is not supported"),
     (r"blocks\.\d+\.(rosa|att\.rosa)", "RWKV-8 (ROSA), which is not supported"),
-    (r"blocks\.\d+\.att\.time_state$", "a tuned initial state, which is not supported: take the model's own file"),
+    (r"blocks\.\d+\.att\.time_state$", "RWKV-7 with a tuned initial state in it, which is not supported: convert each alone"),
     (r"blocks\.\d+\.att\.time_maa", "RWKV-6, which is not supported: only RWKV-7 is"),
     (r"blocks\.\d+\.att\.(time_decay|time_mix|time_first)", "RWKV-4 or 5, which is not supported: only RWKV-7 is"),
     (r"blocks\.\d+\.mlp\.", "RWKV-7's time mix with another model's feed-forward layers (ARWKV), which is not supported"),
@@ -63,6 +63,38 @@ GOOSE_OUTSIDE = {
     "pre_ln.bias": "blocks.0.ln0.bias",
     "lm_head.weight": "head.weight",
 }
+
+
+# A tuned initial state.
+TUNED = re.compile(r"blocks\.(\d+)\.att\.time_state")
+TUNED_NAME = "initial_state.safetensors"
+
+
+def is_tuned(tensors):
+    return bool(tensors) and all(TUNED.fullmatch(name) for name in tensors)
+
+
+def write_tuned(src, tensors, dst):
+    """A tuned initial state, as `recurve-server --initial-state` reads it: layers.N.S [H, key, value] in fp32 in
+    dst/initial_state.safetensors. BlinkDL's training code saves it [H, value, key]."""
+    path = dst / TUNED_NAME
+    if path.exists():
+        raise ValueError(f"{path} is there already; choose another directory or remove it")
+    out = {}
+    for name, source in tensors.items():
+        shape = source.shape
+        if len(shape) != 3 or shape[1] != shape[2]:
+            raise ValueError(f"{src}: {name}: wanted [heads, size, size], found {list(shape)}; nothing written")
+        values = st.widened(source.dtype, source.load().array).astype(np.float32)
+        if not np.isfinite(values).all():
+            raise ValueError(f"{src}: {name} has values that are not finite; nothing written")
+        out[f"layers.{TUNED.fullmatch(name)[1]}.S"] = st.tensor(np.ascontiguousarray(values.transpose(0, 2, 1)))
+    shapes = {tensor.shape for tensor in out.values()}
+    if len(shapes) > 1 or len(out) != 1 + max(int(name.split(".")[1]) for name in out):
+        raise ValueError(f"{src}: wanted one shape for each of the layers from 0 on; nothing written")
+    dst.mkdir(parents=True, exist_ok=True)
+    st.write(path, out)
+    print(f"{path}: a tuned state of {len(out)} layers: recurve-server --initial-state NAME={path}")
 
 
 def is_one(tensors):

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy
 
 MAGIC = b"RCRVSTAT"
-VERSION, OLDEST = 3, 2
+VERSION, OLDEST = 4, 2
 PAGE_TOKENS = 64
 ITEM_BYTES = {"F32": 4, "BF16": 2, "I64": 8, "I32": 4}
 
@@ -153,6 +153,8 @@ def describe(path, state):
         f"position   {header['position']} tokens, pending token {'none' if pending is None else pending}",
         f"history    {len(seen_ids(state))} different ids",
     ]
+    if adapter := header.get("adapter"):
+        lines.append(f"adapter    {adapter['name']}, {adapter['digest']}")
     if answer := header.get("answer"):
         sampler = header["sampler"]
         lines.append(

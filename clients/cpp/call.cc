@@ -5,12 +5,18 @@ namespace recurve {
 void Canceller::cancel() {
   std::lock_guard lock(mutex_);
   cancelled_ = true;
+  changed_.notify_all();
   if (context_) context_->TryCancel();
 }
 
 bool Canceller::cancelled() const {
   std::lock_guard lock(mutex_);
   return cancelled_;
+}
+
+bool Canceller::wait_for(std::chrono::milliseconds time) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, time, [this] { return cancelled_; });
 }
 
 Call::Call(const CallOptions& options) : canceller_(options.canceller) {

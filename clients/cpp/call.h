@@ -2,6 +2,7 @@
 #include <grpcpp/client_context.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <mutex>
 #include <optional>
 
@@ -13,11 +14,14 @@ class Canceller {
  public:
   void cancel();
   bool cancelled() const;
+  // Whether it is cancelled within the time.
+  bool wait_for(std::chrono::milliseconds time);
 
  private:
   friend class Call;
 
   mutable std::mutex mutex_;
+  std::condition_variable changed_;
   bool cancelled_ = false;
   grpc::ClientContext* context_ = nullptr;  // of the call under way, if any
 };

@@ -7,10 +7,11 @@
 #include <algorithm>
 #include <exception>
 #include <future>
-#include <random>
 #include <string>
 #include <thread>
 #include <utility>
+
+#include "clients/cpp/made_name.h"
 
 namespace recurve {
 namespace {
@@ -54,13 +55,6 @@ void name_session(const Request& request, grpc::ClientContext* context) {
   const bool fits =
       std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c < 127; });
   if (!name.empty() && fits) context->AddMetadata("x-recurve-session", name);
-}
-
-// For a session that is to be made: proxies send its calls by the name in their metadata, so it
-// must be known before the session is.
-std::string made_name() {
-  std::random_device random;
-  return fmt::format("cpp-{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
 }
 
 // Every message of a streamed answer, to its last one.
@@ -222,8 +216,10 @@ v1::Session Client::get_session(const std::string& name, const CallOptions& opti
 }
 
 std::vector<v1::Session> Client::list_sessions(const std::string& prefix,
-                                               const CallOptions& options) {
+                                               const CallOptions& options,
+                                               const std::string& model) {
   v1::ListSessionsRequest request;
+  request.set_model(model);
   request.set_prefix(prefix);
   request.set_page_size(1000);
   std::vector<v1::Session> sessions;
@@ -329,6 +325,19 @@ v1::ServerInfo Client::server_info(const CallOptions& options) {
 
 v1::Load Client::load(const CallOptions& options) {
   return unary(*control_, &v1::Control::Stub::GetLoad, v1::GetLoadRequest(), options);
+}
+
+v1::ListModelsResponse Client::list_models(const CallOptions& options) {
+  return unary(*control_, &v1::Control::Stub::ListModels, v1::ListModelsRequest(), options);
+}
+
+v1::ModelInfo Client::load_model(const v1::LoadModelRequest& request, const CallOptions& options) {
+  return unary(*control_, &v1::Control::Stub::LoadModel, request, options);
+}
+
+v1::UnloadModelResponse Client::unload_model(const v1::UnloadModelRequest& request,
+                                             const CallOptions& options) {
+  return unary(*control_, &v1::Control::Stub::UnloadModel, request, options);
 }
 
 v1::DrainResponse Client::drain(std::optional<double> deadline_seconds,

@@ -21,6 +21,9 @@ namespace recurve {
 
 enum class Health { kUnknown = 0, kServing = 1, kNotServing = 2 };
 
+// Whether the server does this request of the session once if it comes several times with one id.
+bool is_done_once(const v1::GenerateRequest& request, const v1::Session& session);
+
 // A connection to a Recurve server, made when this is constructed or, where nothing answers yet,
 // with a later call, and again whenever it was lost. Calls block, throw ClientError, and may run in
 // several threads at once.
@@ -37,6 +40,15 @@ class Client {
   using OnGenerate = std::function<void(const v1::GenerateResponse&)>;
   v1::GenerateFinal generate(const v1::GenerateRequest& request, const OnGenerate& on_response,
                              const CallOptions& options = {});
+  // A turn of a durable session, for which is_done_once() holds. If the answer is lost, or the
+  // server cannot take the turn now, the same request is sent again, up to 5 times: with a
+  // request_id and a seed, which are chosen here if the request has none, so the session has the
+  // turn once. The timeout is that of all attempts. After the first chunk the turn is repeated only
+  // with on_restart: on_response then sees the same answer from its beginning.
+  using OnRestart = std::function<void()>;
+  v1::GenerateFinal generate_turn(const v1::GenerateRequest& request, const OnGenerate& on_response,
+                                  const OnRestart& on_restart = {},
+                                  const CallOptions& options = {});
 
   // on_response as in generate().
   using OnEmbed = std::function<void(const v1::EmbedResponse&)>;
@@ -69,8 +81,10 @@ class Client {
   v1::Session open_session(const v1::OpenSessionRequest& request, const CallOptions& options = {});
   v1::Session get_session(const std::string& name, const CallOptions& options = {});
   // All sessions whose names begin with `prefix`, whatever the number of pages.
+  // model: of that one alone; empty: of all.
   std::vector<v1::Session> list_sessions(const std::string& prefix = "",
-                                         const CallOptions& options = {});
+                                         const CallOptions& options = {},
+                                         const std::string& model = "");
   // expected_epoch: only if the session has it.
   v1::CloseSessionResponse close_session(const std::string& name, const CallOptions& options = {},
                                          std::optional<uint64_t> expected_epoch = {});
@@ -99,6 +113,11 @@ class Client {
   v1::ModelInfo model_info(const CallOptions& options = {}, const std::string& model = "");
   v1::ServerInfo server_info(const CallOptions& options = {});
   v1::Load load(const CallOptions& options = {});
+  v1::ListModelsResponse list_models(const CallOptions& options = {});
+  // Of a server with --model-root: return when the model serves, or its memory is free.
+  v1::ModelInfo load_model(const v1::LoadModelRequest& request, const CallOptions& options = {});
+  v1::UnloadModelResponse unload_model(const v1::UnloadModelRequest& request,
+                                       const CallOptions& options = {});
   // Seconds for running requests; absent: the server's own limit.
   v1::DrainResponse drain(std::optional<double> deadline_seconds = {},
                           const CallOptions& options = {});

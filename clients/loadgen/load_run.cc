@@ -44,9 +44,7 @@ class LoadRun {
                  .pacer = pacer_,
                  .on_end = [this](User* user, Worker& worker,
                                   ConversationEnd end) { went(user, worker, end); },
-                 .model = options.model,
-                 .temperature = options.temperature,
-                 .timeout_seconds = options.timeout_seconds} {
+                 .options = options_} {
     for (int w = 0; w < std::max(1, options.workers); ++w) {
       workers_.push_back(std::make_unique<Worker>(endpoint, watch_, window_, options.level));
     }

@@ -4,11 +4,13 @@
 #include <optional>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "clients/cpp/connection.h"
 #include "clients/loadgen/arrivals.h"
 #include "clients/loadgen/recorder.h"
 #include "clients/loadgen/workload.h"
+#include "recurve/v1/sessions.pb.h"
 
 namespace recurve::loadgen {
 
@@ -23,6 +25,15 @@ struct OpenLoop {
   int max_running = 10'000;  // beyond that they are not sent, and count as failed
 };
 
+// A whole answer to a turn. Called by any thread; empty: not called.
+struct Answered {
+  std::string session;  // empty: none
+  uint64_t conversation;
+  size_t turn;
+  std::vector<std::vector<int32_t>> ids;  // of each fork
+};
+using OnAnswer = std::function<void(const Answered&)>;
+
 struct RunOptions {
   double warmup_seconds = 3;  // of load before the measured window
   double measured_seconds = 20;
@@ -31,6 +42,11 @@ struct RunOptions {
   std::string model = {};  // its name; empty: the server's first
   double temperature = 1;
   std::optional<double> timeout_seconds = {};  // deadline of each request
+  // Of sessions. LOCAL, REMOTE: each conversation has one, and a turn whose answer was lost or that
+  // was refused is repeated with its id until the run ends.
+  v1::Durability durability = v1::DURABILITY_NONE;
+  bool leave_open = false;  // sessions
+  OnAnswer on_answer = {};
   ServiceLevel level;
   int workers = 1;  // threads that handle answers, each with its own connection
 };

@@ -30,14 +30,17 @@ std::string workload_text(const Options& o) {
   if (w.turns > 1) {
     text += fmt::format(", {} turns a session with {} s between", w.turns, w.think_seconds.text());
   }
+  if (o.run.durability == v1::DURABILITY_LOCAL) text += ", sessions of durability local";
+  if (o.run.durability == v1::DURABILITY_REMOTE) text += ", sessions of durability remote";
   if (w.forks > 1) text += fmt::format(", {} answers a prompt", w.forks);
   return text + fmt::format(", temperature {:g}, seed {}", o.run.temperature, w.seed);
 }
 
 void check_forks(const Options& o, const ServerFacts& server) {
-  if (o.workload.forks > 1 && o.workload.turns > 1) {
+  const bool sessions = o.workload.turns > 1 || o.run.durability != v1::DURABILITY_NONE;
+  if (o.workload.forks > 1 && sessions) {
     throw std::invalid_argument(
-        "--forks and --turns exclude each other: an answer of a session "
+        "--forks excludes --turns and --durability: an answer of a session "
         "is one");
   }
   if (o.workload.forks > server.max_choices) {

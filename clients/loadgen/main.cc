@@ -11,7 +11,9 @@
 #include <cstdio>
 #include <ctime>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <stdexcept>
 #include <system_error>
 
@@ -91,6 +93,40 @@ void write_file(const std::string& name, const std::string& text) {
   }
 }
 
+// Writes each answer, from any thread.
+class AnswerFile {
+ public:
+  explicit AnswerFile(const std::string& name) : name_(name), file_(std::fopen(name.c_str(), "w")) {
+    if (!file_) throw unwritten();
+  }
+  ~AnswerFile() { std::fclose(file_); }
+  AnswerFile(const AnswerFile&) = delete;
+  AnswerFile& operator=(const AnswerFile&) = delete;
+
+  void write(const Answered& answer) {
+    const nlohmann::json line = {{"session", answer.session},
+                                 {"conversation", answer.conversation},
+                                 {"turn", answer.turn},
+                                 {"ids", answer.ids}};
+    const std::string text = line.dump() + "\n";
+    std::lock_guard lock(mutex_);
+    std::fwrite(text.data(), 1, text.size(), file_);
+  }
+  // Throws std::system_error if the file does not have all of it.
+  void finish() {
+    std::lock_guard lock(mutex_);
+    if (std::fflush(file_) != 0 || std::ferror(file_) != 0) throw unwritten();
+  }
+
+ private:
+  std::system_error unwritten() const {
+    return {errno, std::generic_category(), name_ + " cannot be written"};
+  }
+  const std::string name_;
+  FILE* const file_;
+  std::mutex mutex_;
+};
+
 std::string command_line(int argc, char** argv) {
   std::string text = "recurve-loadgen";
   for (int i = 1; i < argc; ++i) text += fmt::format(" {}", argv[i]);
@@ -106,7 +142,12 @@ int exit_code_of(const Report& report) {
   return answered ? kExitOk : kExitFailed;
 }
 
-int run(const Options& options, const std::string& command) {
+int run(Options options, const std::string& command) {
+  std::optional<AnswerFile> answers;
+  if (!options.answers_file.empty()) {
+    answers.emplace(options.answers_file);
+    options.run.on_answer = [&](const Answered& answer) { answers->write(answer); };
+  }
   ProgressLine line(options.quiet);
   // Standard output is either for people or for programs.
   FILE* const out = options.json_file == "-" ? stderr : stdout;
@@ -125,6 +166,7 @@ int run(const Options& options, const std::string& command) {
           }};
   const std::string date = fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::gmtime(std::time(nullptr)));
   Report report = run_load_test(options, events, interrupted);
+  if (answers) answers->finish();
   report.date = date;
   report.command = command;
   if (report.highest_rate) fmt::print(out, "{}", sweep_text(report));

@@ -104,6 +104,16 @@ void add_workload(CLI::App& app, Options* o, Texts* texts) {
   add("--model", o->run.model, "Name of a model of the server [default: its first]");
   add("--turns", w.turns, "Requests of a conversation; above 1 they share a session")
       ->check(within(1, 10'000));
+  takes_names<v1::Durability>(
+      app.add_option(
+          "--durability", o->run.durability,
+          "Durability of sessions, of which each conversation has one unless none; a turn "
+          "whose answer was lost or refused is repeated [none]"),
+      {{"none", v1::DURABILITY_NONE},
+       {"local", v1::DURABILITY_LOCAL},
+       {"remote", v1::DURABILITY_REMOTE}})
+      ->group("Requests");
+  app.add_flag("--leave-open", o->run.leave_open, "Do not close sessions")->group("Requests");
   add("--think", texts->think, "Pause before each further turn, in seconds")->type_name("LENGTH");
   add("--forks", w.forks, "Answers to each prompt, from copies of its state")
       ->check(within(1, 1000));
@@ -152,6 +162,10 @@ void add_output(CLI::App& app, Options* o, double* ttft_ms, double* tpot_ms) {
   app.add_option("--json", o->json_file,
                  "Write all figures and histograms to this file; -: "
                  "standard output")
+      ->type_name("FILE")
+      ->group("Output");
+  app.add_option("--answers", o->answers_file,
+                 "Write the token ids of each answer to this file, a JSON object a line")
       ->type_name("FILE")
       ->group("Output");
   app.add_flag("--quiet", o->quiet, "Print no progress on standard error")->group("Output");

@@ -32,6 +32,7 @@ struct Options {
   RunOptions run;
 
   std::string json_file, html_file;  // empty: none; "-": standard output
+  std::string answers_file;          // empty: none
   bool quiet = false;                // no line while it runs
 };
 

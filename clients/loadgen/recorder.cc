@@ -32,6 +32,7 @@ void Records::merge(const Records& other) {
   tokens_in_window += other.tokens_in_window;
   prompt_tokens_in_window += other.prompt_tokens_in_window;
   ended_in_window += other.ended_in_window;
+  repeated += other.repeated;
   seconds.resize(std::max(seconds.size(), other.seconds.size()));
   for (size_t i = 0; i < other.seconds.size(); ++i) {
     seconds[i].due += other.seconds[i].due;
@@ -41,6 +42,11 @@ void Records::merge(const Records& other) {
     seconds[i].tokens += other.seconds[i].tokens;
   }
   points.insert(points.end(), other.points.begin(), other.points.end());
+}
+
+void Recorder::repeated(double due) {
+  std::lock_guard lock(mutex_);
+  if (window_.holds(due)) ++records_.repeated;
 }
 
 void Recorder::tokens(double now, double due, double gap, uint64_t count) {

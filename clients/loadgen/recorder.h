@@ -71,6 +71,7 @@ struct Records {
   uint64_t tokens_in_window = 0;  // that came in it, of whatever request
   uint64_t prompt_tokens_in_window = 0;
   uint64_t ended_in_window = 0;  // with an answer
+  uint64_t repeated = 0;         // attempts at turns of durable sessions that were repeated
   std::vector<Second> seconds;
   std::vector<Point> points;
 
@@ -96,6 +97,8 @@ class Recorder {
   // The first tokens of an answer; `prompt_tokens` is not 0 for the first of a request.
   void first_tokens(double now, uint64_t count, int64_t prompt_tokens);
   void request(const RequestRecord& record, const std::string& sentence);
+  // An attempt at a request that was due at `due` failed, and is repeated.
+  void repeated(double due);
   // A request that was due at `due` and not sent when the run ended, at `end`: it has waited until
   // then, as what was sent and not answered.
   void overdue(double due, double end);

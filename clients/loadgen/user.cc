@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 
 #include "clients/cpp/client_error.h"
 #include "clients/cpp/retry_pushback.h"
@@ -16,6 +17,13 @@ constexpr double kSessionTtlSeconds = 600;  // sessions of a load generator that
 constexpr double kOpenSeconds = 5;
 constexpr double kCloseSeconds = 4;
 constexpr std::chrono::milliseconds kBusyPause(20);
+constexpr std::chrono::milliseconds kLongestPause(1000);  // before a turn is repeated
+// Until the run ends: it measures what a client sees that does not give up.
+constexpr RepeatPolicy kRepeats{.attempts = std::numeric_limits<int>::max(),
+                                .backoff = kBusyPause,
+                                .max_backoff = kBusyPause,
+                                .max_wait = std::chrono::hours(24),
+                                .busy = std::chrono::hours(24)};
 
 }  // namespace
 
@@ -33,7 +41,8 @@ void User::begin_turn(double due) {
   if (measured_) ++context_.measured_running;
   answers_.assign(static_cast<size_t>(context_.workload.options().forks), {});
   complete_ = false;
-  if (turn_ == 0 && conversation_.turns.size() > 1) {
+  if (durable()) repeats_ = Repeats(kRepeats);
+  if (turn_ == 0 && (durable() || conversation_.turns.size() > 1)) {
     open_session();
   } else {
     send();
@@ -44,18 +53,26 @@ void User::open_session() {
   v1::OpenSessionRequest request;
   session_ = fmt::format("loadgen-{:016x}-{}", context_.run_id, conversation_.index);
   request.set_name(session_);
-  request.set_model(context_.model);
-  request.set_ttl_seconds(kSessionTtlSeconds);
-  const double timeout = std::min(context_.timeout_seconds.value_or(kOpenSeconds), kOpenSeconds);
+  request.set_model(context_.options.model);
+  request.set_durability(context_.options.durability);
+  if (context_.options.durability != v1::DURABILITY_REMOTE) {
+    request.set_ttl_seconds(kSessionTtlSeconds);
+  }
+  const double timeout =
+      std::min(context_.options.timeout_seconds.value_or(kOpenSeconds), kOpenSeconds);
   grpc::ClientContext* const call = new_call(timeout, false);
   opening_ = worker_.sessions().AsyncOpen(call, request, worker_.queue());
   opening_->Finish(&opened_, &status_, then(&User::session_opened));
 }
 
 void User::session_opened(bool) {
-  if (status_.ok()) return send();
+  const bool opened = repeats_.lost() && status_.error_code() == grpc::StatusCode::ALREADY_EXISTS;
+  if (status_.ok() || opened) return send();
   // The server may have opened it all the same where its answer was late.
-  if (status_.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED) session_.clear();
+  const bool late = status_.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
+  const grpc::Status lost(grpc::StatusCode::UNAVAILABLE, status_.error_message());
+  if (repeat(&User::open_again, late ? lost : status_)) return;
+  if (!late) session_.clear();
   request_ended(true);
 }
 
@@ -71,17 +88,20 @@ v1::GenerateRequest User::request() const {
   }
   request.mutable_stop()->set_max_tokens(static_cast<int32_t>(turn.output_tokens));
   request.mutable_stop()->set_ignore_eos(true);
-  request.mutable_sampling()->set_temperature(static_cast<float>(context_.temperature));
+  request.mutable_sampling()->set_temperature(static_cast<float>(context_.options.temperature));
   request.mutable_sampling()->set_seed(workload.sampling_seed(conversation_.index, turn_));
   if (answers_.size() > 1) request.set_n(static_cast<int32_t>(answers_.size()));
   request.set_session(session_);
-  request.set_model(context_.model);
+  request.set_model(context_.options.model);
+  if (durable()) {
+    request.set_request_id(fmt::format("{}.{}", session_, turn_));
+  }
   return request;
 }
 
 void User::send() {
   const v1::GenerateRequest message = request();
-  grpc::ClientContext* const call = new_call(context_.timeout_seconds, true);
+  grpc::ClientContext* const call = new_call(context_.options.timeout_seconds, true);
   reader_ = worker_.inference().PrepareAsyncGenerate(call, message, worker_.queue());
   if (session_.empty() || turn_ > 0) record_.sent = context_.watch.now();
   reader_->StartCall(then(&User::started));
@@ -123,6 +143,9 @@ void User::got_chunk(const v1::Chunk& chunk, double now) {
   }
   answer.last = now;
   answer.tokens += chunk.ids_size();
+  if (context_.options.on_answer) {
+    answer.ids.insert(answer.ids.end(), chunk.ids().begin(), chunk.ids().end());
+  }
 }
 
 void User::request_ended(bool) {
@@ -130,6 +153,7 @@ void User::request_ended(bool) {
     return end_turn(complete_ ? "" : "NO_FINAL_MESSAGE",
                     "the stream ended without a final message");
   }
+  if (repeat(&User::send_again, status_)) return;
   if (context_.stopping && status_.error_code() == grpc::StatusCode::CANCELLED) {
     return end_turn(kUnfinished, "the run ended before the answer");
   }
@@ -138,12 +162,35 @@ void User::request_ended(bool) {
   end_turn(status_code_name(status_.error_code()), status_.error_message());
 }
 
+// False if the attempt that has failed is not repeated.
+bool User::repeat(void (User::*step)(bool), const grpc::Status& failure) {
+  if (!durable() || context_.stopping) return false;
+  const auto pause = repeats_.pause_after(failure, retry_pushback(*grpc_context_));
+  if (!pause) return false;
+  worker_.recorder().repeated(record_.due);
+  record_.has_first = false;
+  complete_ = false;
+  answers_.assign(answers_.size(), {});
+  pause_.emplace();
+  pause_->Set(worker_.queue(), std::chrono::system_clock::now() + std::min(*pause, kLongestPause),
+              then(step));
+  return true;
+}
+
+void User::send_again(bool) { send(); }
+void User::open_again(bool) { open_session(); }
+
 void User::end_turn(std::string error, const std::string& sentence) {
   record_.end = context_.watch.now();
   record_.error = std::move(error);
   end_.failed = !record_.error.empty();
   fill_times();
   worker_.recorder().request(record_, sentence);
+  if (context_.options.on_answer && record_.error.empty()) {
+    Answered answered{.session = session_, .conversation = conversation_.index, .turn = turn_};
+    for (Answer& answer : answers_) answered.ids.push_back(std::move(answer.ids));
+    context_.options.on_answer(answered);
+  }
   --context_.running;
   if (measured_) --context_.measured_running;
   next_turn();
@@ -176,6 +223,7 @@ void User::next_turn() {
 }
 
 void User::close_session() {
+  if (context_.options.leave_open) session_.clear();
   if (session_.empty()) return context_.on_end(this, worker_, end_);
   give_up_closing_ = context_.watch.now() + kCloseSeconds;
   send_close(true);
@@ -212,6 +260,7 @@ grpc::ClientContext* User::new_call(std::optional<double> timeout_seconds, bool 
   if (timeout_seconds) options.timeout = std::chrono::duration<double>(*timeout_seconds);
   call_.emplace(options);
   grpc_context_ = call_->context();
+  if (!session_.empty()) grpc_context_->AddMetadata("x-recurve-session", session_);
   return grpc_context_;
 }
 

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "clients/cpp/call.h"
+#include "clients/cpp/repeats.h"
+#include "clients/loadgen/load_run.h"
 #include "clients/loadgen/worker.h"
 #include "clients/loadgen/workload.h"
 
@@ -33,9 +35,7 @@ struct UserContext {
   const Stopwatch& watch;
   Pacer& pacer;
   OnEnd on_end;
-  std::string model = {};                      // its name; empty: the server's first
-  double temperature = 1;                      // of the sampling
-  std::optional<double> timeout_seconds = {};  // of each request
+  const RunOptions& options;
   // In the names of its sessions, so that no other run has them.
   const uint64_t run_id = uint64_t{std::random_device()()} << 32 | std::random_device()();
   std::atomic<bool> stopping = false;         // what ends now was cut off by the run's end
@@ -62,12 +62,17 @@ class User final : public Event {
   struct Answer {
     double first = 0, last = 0;
     int64_t tokens = 0;
+    std::vector<int32_t> ids = {};
   };
 
   void open_session();
   void session_opened(bool ok);
   void begin_turn(double due);
   void send();
+  bool durable() const { return context_.options.durability != v1::DURABILITY_NONE; }
+  bool repeat(void (User::*step)(bool), const grpc::Status& failure);
+  void send_again(bool);
+  void open_again(bool);
   v1::GenerateRequest request() const;
   void started(bool ok);
   void got_message(bool ok);
@@ -108,6 +113,7 @@ class User final : public Event {
 
   bool measured_ = false;  // the request under way was due in the window
   bool complete_ = false;  // it has had its last message
+  Repeats repeats_;        // of the turn
   RequestRecord record_;
   std::vector<Answer> answers_;  // (forks)
 };

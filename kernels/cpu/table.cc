@@ -12,6 +12,7 @@
 #include "kernels/cpu/formats/table.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/targets.h"
+#include "kernels/formats/plain.h"
 
 // After the choice of instruction sets.
 #include <hwy/targets.h>
@@ -77,6 +78,7 @@ void fill(Kernels& kernels) {
       op.scratch = [](const Args& args) { return cpu::scratch_of(args); };
     }
   });
+  kernels.linear.transposed = {&kF32Weights, &kBf16Weights};
   put_formats(kernels, implementation());
 }
 

@@ -9,6 +9,7 @@
 
 #include "kernels/bf16.h"
 #include "kernels/formats/group.h"
+#include "kernels/formats/transpose.h"
 
 namespace recurve {
 namespace {
@@ -131,6 +132,32 @@ void unpack(const std::byte* data, const std::byte* scales, int64_t K, float* ro
   unpack_groups<kInt4Group>(data, kBytes, scales, kScaleBytes, K, row, unpack_group);
 }
 
+// A group of kInt4Outputs rows: of each column 16 bytes, `step` apart.
+void transpose_group(const std::byte* data, int64_t row_bytes, int64_t step, std::byte* to) {
+  std::array<std::array<uint16_t, kWords>, kInt4Outputs> rows;
+  for (size_t n = 0; n < rows.size(); ++n) {
+    std::memcpy(rows[n].data(), data + static_cast<int64_t>(n) * row_bytes, kBytes);
+  }
+  for (size_t k = 0; k < kInt4Group; ++k, to += step) {
+    const auto q = [&](size_t n) { return rows[n][k % kWords] >> 4 * (k / kWords) & 15; };
+    constexpr size_t kHalf = kInt4Outputs / 2;
+    for (size_t j = 0; j < kHalf; ++j) to[j] = static_cast<std::byte>(q(j) | q(kHalf + j) << 4);
+  }
+}
+
+void transpose(const std::byte* data, const std::byte* scales, int64_t rows, int64_t K,
+               std::byte* to, std::byte* scales_to) {
+  const int64_t row_bytes = kInt4Weights.row_bytes(K), step = kInt4Weights.column_bytes(rows);
+  const int64_t groups = kInt4Weights.groups(K);
+  for (int64_t row = 0; row < rows; row += kInt4Outputs) {
+    for (int64_t g = 0; g < groups; ++g) {
+      transpose_group(data + row * row_bytes + g * kBytes, row_bytes, step,
+                      to + g * kInt4Group * step + kInt4Weights.column_bytes(row));
+    }
+  }
+  transpose_values<uint32_t>(scales, rows, groups, scales_to);
+}
+
 }  // namespace
 
 const WeightFormat kInt4Weights = {.name = "int4",
@@ -139,6 +166,8 @@ const WeightFormat kInt4Weights = {.name = "int4",
                                    .group_bytes = kBytes,
                                    .group_scale = kScaleBytes,
                                    .pack = pack,
-                                   .unpack = unpack};
+                                   .unpack = unpack,
+                                   .outputs_together = kInt4Outputs,
+                                   .transpose = transpose};
 
 }  // namespace recurve

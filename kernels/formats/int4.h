@@ -8,9 +8,11 @@ namespace recurve {
 // column 16 i + j. Scales: the bits of s, then those of m. s and m are, of nine candidates, those
 // of the least squared error: the range of the group and nine and eight tenths of it around its
 // middle, each fitted by least squares twice more. A group with a value that is not
-// finite, or 2^112 or more, is NaN.
+// finite, or 2^112 or more, is NaN. Transposed: 32 outputs are 16 bytes, the lower bits of byte j
+// the q of output j and the upper ones of output 16 + j; scales in the order of the outputs.
 extern const WeightFormat kInt4Weights;
 
 constexpr int64_t kInt4Group = 64;
+constexpr int64_t kInt4Outputs = 32;  // that share bytes of a transposed matrix
 
 }  // namespace recurve

@@ -7,6 +7,7 @@
 
 #include "kernels/bf16.h"
 #include "kernels/formats/group.h"
+#include "kernels/formats/transpose.h"
 
 namespace recurve {
 namespace {
@@ -49,6 +50,13 @@ void unpack(const std::byte* data, const std::byte* scales, int64_t K, float* ro
   unpack_groups<kInt8Group>(data, kInt8Group, scales, sizeof(uint16_t), K, row, unpack_group);
 }
 
+void transpose(const std::byte* data, const std::byte* scales, int64_t rows, int64_t K,
+               std::byte* to, std::byte* scales_to) {
+  const int64_t groups = kInt8Weights.groups(K);
+  transpose_values<int8_t>(data, rows, groups * kInt8Group, to);
+  transpose_values<uint16_t>(scales, rows, groups, scales_to);
+}
+
 }  // namespace
 
 const WeightFormat kInt8Weights = {.name = "int8",
@@ -57,6 +65,7 @@ const WeightFormat kInt8Weights = {.name = "int8",
                                    .group_bytes = kInt8Group,
                                    .group_scale = sizeof(uint16_t),
                                    .pack = pack,
-                                   .unpack = unpack};
+                                   .unpack = unpack,
+                                   .transpose = transpose};
 
 }  // namespace recurve

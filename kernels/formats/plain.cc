@@ -4,6 +4,7 @@
 
 #include "kernels/bf16.h"
 #include "kernels/check.h"
+#include "kernels/formats/transpose.h"
 
 namespace recurve {
 namespace {
@@ -31,6 +32,12 @@ void unpack_bf16(const std::byte* data, const std::byte*, int64_t K, float* row)
   }
 }
 
+template <typename T>
+void transpose(const std::byte* data, const std::byte*, int64_t rows, int64_t K, std::byte* to,
+               std::byte*) {
+  transpose_values<T>(data, rows, K, to);
+}
+
 }  // namespace
 
 const WeightFormat kF32Weights = {.name = "f32",
@@ -39,14 +46,16 @@ const WeightFormat kF32Weights = {.name = "f32",
                                   .group_bytes = 4,
                                   .group_scale = 0,
                                   .pack = pack_f32,
-                                  .unpack = unpack_f32};
+                                  .unpack = unpack_f32,
+                                  .transpose = transpose<uint32_t>};
 const WeightFormat kBf16Weights = {.name = "bf16",
                                    .dtype = DType::kBF16,
                                    .group = 1,
                                    .group_bytes = 2,
                                    .group_scale = 0,
                                    .pack = pack_bf16,
-                                   .unpack = unpack_bf16};
+                                   .unpack = unpack_bf16,
+                                   .transpose = transpose<uint16_t>};
 
 const WeightFormat& format_of(DType dtype) {
   CHECK(dtype == DType::kF32 || dtype == DType::kBF16);

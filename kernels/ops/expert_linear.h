@@ -11,9 +11,9 @@ namespace recurve {
 // (router.h), and position i is that of pair p = pair[i], of row r = p / top and expert e:
 //   without `weight`:  y[i] = silu(first half of z) * second half, z = W_e x[r]
 //   with it:           y[r] = y[r] + weight[p] W_e x[i], in the order of the experts' numbers
-// What a row gives depends on its x, its experts and its weights alone: not on how many rows there
-// are, nor on which others an expert has. Each chosen matrix is read once for all of its rows, and
-// others are not read.
+// x may be rounded to bf16, as MatrixOp::rounds says. What a row gives depends on its x, its
+// experts and its weights alone: not on how many rows there are, nor on which others an expert has.
+// Each chosen matrix is read once for all of its rows, and others are not read.
 struct ExpertLinearArgs {
   int rows;
   int top;

@@ -1,12 +1,16 @@
 #pragma once
+#include <cmath>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 
 #include "kernels/ops/activation.h"
 #include "kernels/ops/causal_conv1d.h"
 #include "kernels/ops/deferred_rms_norm.h"
+#include "kernels/ops/glu.h"
 #include "kernels/ops/op.h"
+#include "kernels/ops/rms_norm.h"
 #include "kernels/tensor.h"
 
 namespace recurve {
@@ -46,23 +50,52 @@ struct LinearArgs {
   DeferredRmsNorm deferred = {};
 
   int64_t outputs() const { return swiglu ? W.N / 2 : W.N; }
+  // The norm, if there is one, as an op before the product. to: (rows, K).
+  RmsNormArgs norm_into(float* to) const {
+    return {.rows = rows, .D = static_cast<int>(W.K), .eps = norm_eps, .x = x, .w = norm, .y = to};
+  }
+  // The gate as an op behind it. gate_up: (rows, N).
+  GluArgs gate_of(const float* gate_up) const {
+    return {.rows = rows,
+            .F = static_cast<int>(outputs()),
+            .f = Activation::kSilu,
+            .gate_up = gate_up,
+            .y = y};
+  }
+  // The activation as an op behind it, of what the layer leaves in y in fp32.
+  ActivationArgs activation_behind() const {
+    const int width = static_cast<int>(outputs());
+    return {.rows = rows,
+            .width = width,
+            .f = activation,
+            .scale = 1,
+            .floor = -INFINITY,
+            .x_stride = width,
+            .y_stride = width,
+            .x = y,
+            .y = y_bf16 == nullptr ? y : nullptr,
+            .y_bf16 = y_bf16};
+  }
 };
 
 struct LinearOp : MatrixOp<LinearArgs> {
-  using MatrixOp::operator();
+  void operator()(const LinearArgs& args, Stream& stream) const {
+    if (args.W.layer >= 0) return run_with_adapters(args, stream);
+    MatrixOp::operator()(args, stream);
+  }
+  // The same where rows may have adapters: see StepAdapters.
+  void run_with_adapters(const LinearArgs& args, Stream& stream) const;
   // Layers of the same rows of which none reads what another writes: to the same bits as one after
   // the other.
-  void operator()(std::span<const LinearArgs> layers, Stream& stream) const {
-    if (run_group != nullptr) return run_group(layers, stream);
-    for (const LinearArgs& layer : layers) (*this)(layer, stream);
-  }
+  void operator()(std::span<const LinearArgs> layers, Stream& stream) const;
+
+  // Of these formats it takes a Matrix::transposed, and leaves out what a zero of x would be
+  // multiplied with.
+  std::set<const WeightFormat*> transposed;
 
   // Computes a group of layers in fewer launches than layers. null: one after the other.
   void (*run_group)(std::span<const LinearArgs> layers, Stream&) = nullptr;
 
-  // Whether x is rounded to bf16 with this matrix: then who makes x may do so. null: never.
-  bool (*rounds)(const Matrix& W) = nullptr;
-  bool takes_bf16(const Matrix& W) const { return rounds != nullptr && rounds(W); }
   // Whether LinearArgs::conv may be this. null: never.
   bool (*convolves)(const LinearArgs& args, const CausalConv1dArgs& conv) = nullptr;
   bool takes_conv(const LinearArgs& args, const CausalConv1dArgs& conv) const {

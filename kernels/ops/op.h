@@ -7,6 +7,7 @@
 namespace recurve {
 
 class Stream;
+struct Matrix;
 struct WeightFormat;
 
 // Memory that an implementation allocates at the first call of a size and then keeps, in bytes.
@@ -54,6 +55,9 @@ struct MatrixOp : Op<ArgsType> {
     ScratchBytes (*scratch)(const ArgsType&) = nullptr;
   };
   std::vector<Packed> packed;
+  // Whether x is rounded to bf16 with this matrix: then who makes x may do so. null: never.
+  bool (*rounds)(const Matrix& W) = nullptr;
+  bool takes_bf16(const Matrix& W) const { return rounds != nullptr && rounds(W); }
 
   void operator()(const ArgsType& args, Stream& stream) const {
     if (args.W.format == nullptr) return this->run(args, stream);

@@ -9,6 +9,7 @@ void run(const EmbedArgs& args, Stream& stream);
 void run(const GatherRowsArgs& args, Stream& stream);
 void run(const RmsNormArgs& args, Stream& stream);
 void run(const LinearArgs& args, Stream& stream);
+void run(const LoraArgs& args, Stream& stream);
 void run(const MlstmArgs& args, Stream& stream);
 void run(const HeadNormGateArgs& args, Stream& stream);
 void run(const SoftCapArgs& args, Stream& stream);

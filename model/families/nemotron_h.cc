@@ -169,14 +169,15 @@ Weights load_layer(const Config& c, HybridKind kind, Checkpoint& checkpoint, Bac
     layer.mixer = load_ssd_mixer(c.mixer, checkpoint, backend, mixer, std::move(norm), formats);
     return layer;
   }
-  const auto linear = [&](const std::string& name, int64_t N, int64_t K) {
+  const auto linear = [&](const std::string& name, int64_t N, int64_t K,
+                          const WeightChoice& choice) {
     const std::string bias = c.mlp_bias ? mixer + name + ".bias" : "";
     return LinearWeights::load(backend, checkpoint, {{mixer + name + ".weight", N, bias}}, K,
-                               formats.linear);
+                               choice);
   };
   layer.ffn = {.norm = std::move(norm),
-               .up = linear("up_proj", c.F, c.D),
-               .down = linear("down_proj", c.D, c.F),
+               .up = linear("up_proj", c.F, c.D, formats.linear),
+               .down = linear("down_proj", c.D, c.F, formats.linear.with_sparse_input()),
                .gated = false};
   return layer;
 }

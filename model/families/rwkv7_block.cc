@@ -81,7 +81,7 @@ Block load_block(const Config& c, Checkpoint& checkpoint, Backend& backend,
   block.ffn_key = LinearWeights::load(backend, checkpoint, {{prefix + "ffn.key.weight", c.F}}, c.D,
                                       formats.linear);
   block.ffn_value = LinearWeights::load(backend, checkpoint, {{prefix + "ffn.value.weight", c.D}},
-                                        c.F, formats.linear);
+                                        c.F, formats.linear.with_sparse_input());
   return block;
 }
 

@@ -33,8 +33,10 @@ void check_format(const Backend& backend, const Matrix& matrix) {
 ExpertsWeights load_experts(const ExpertsConfig& c, Checkpoint& checkpoint, Backend& backend,
                             const ExpertsNames& names, VectorWeights norm,
                             const WeightFormats& formats) {
-  const auto load = [&](const Parts& parts, int64_t K) {
-    return LinearWeights::load(backend, checkpoint, parts, K, formats.linear);
+  const auto load = [&](const Parts& parts, int64_t K, bool adapts) {
+    const WeightChoice& choice = formats.linear;
+    return LinearWeights::load(backend, checkpoint, parts, K,
+                               adapts ? choice : choice.without_adapters());
   };
   Parts router = {{names.router, c.E}}, up, down;
   if (c.shared_gate) router.emplace_back(names.shared_gate, 1);
@@ -53,8 +55,8 @@ ExpertsWeights load_experts(const ExpertsConfig& c, Checkpoint& checkpoint, Back
   w.norm = std::move(norm);
   // Not packed: it is small, and decides which experts there are.
   w.router = LinearWeights::load(backend, checkpoint, router, c.D, formats.others);
-  w.up = load(up, c.D);
-  w.down = load(down, c.F);
+  w.up = load(up, c.D, false);
+  w.down = load(down, c.F, false);
   for (const LinearWeights* matrix : {&w.up, &w.down}) check_format(backend, matrix->matrix());
   if (c.shared == 0) return w;
   Parts shared_up;
@@ -62,8 +64,8 @@ ExpertsWeights load_experts(const ExpertsConfig& c, Checkpoint& checkpoint, Back
   for (const std::string& name : names.shared_up) {
     shared_up.emplace_back(name, 2 * c.shared / count);
   }
-  w.shared_up = load(shared_up, c.D);
-  w.shared_down = load({{names.shared_down, c.D}}, c.shared);
+  w.shared_up = load(shared_up, c.D, true);
+  w.shared_down = load({{names.shared_down, c.D}}, c.shared, !c.shared_gate);
   return w;
 }
 
@@ -96,6 +98,7 @@ ExpertsScratch ExpertsScratch::of(const ExpertsConfig& c, const std::vector<floa
 void check_experts(const ExpertsConfig& c, Backend& backend, std::string_view family) {
   if (c.E == 0) return;
   require_ops(backend, family, {"rms_norm", "router", "expert_linear"});
+  require_sizes(backend, family, RouterArgs{.E = static_cast<int>(c.E)});
   if (c.shared_gate) require_ops(backend, family, {"activation"});
 }
 

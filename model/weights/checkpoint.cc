@@ -370,10 +370,14 @@ void Checkpoint::copy_on_finish(const TensorView& view, DType to, Backend& backe
   }
 }
 
+void Checkpoint::count_bytes(const StoredMatrix& matrix, const WeightFormat& to) {
+  format_bytes_[&to] += matrix.values.rows() * (to.row_bytes(matrix.K) + to.row_scales(matrix.K));
+}
+
 void Checkpoint::copy_on_finish(const StoredMatrix& matrix, const WeightFormat& to,
                                 Backend& backend, void* data, void* scales) {
   if (!matrix.values.present()) return;
-  format_bytes_[&to] += matrix.values.rows() * (to.row_bytes(matrix.K) + to.row_scales(matrix.K));
+  count_bytes(matrix, to);
   if (!to.packed() && matrix.format == nullptr) {
     return copy_on_finish(matrix.values, to.dtype, backend, data);
   }
@@ -388,6 +392,22 @@ void Checkpoint::copy_on_finish(const StoredMatrix& matrix, const WeightFormat& 
                      .matrix = matrix,
                      .format = &to,
                      .scales = scales});
+}
+
+void Checkpoint::copy_transposed_on_finish(const StoredMatrix& matrix, const WeightFormat& to,
+                                           Backend& backend, void* data, void* scales,
+                                           int64_t first, int64_t outputs) {
+  if (!matrix.values.present()) return;
+  count_bytes(matrix, to);
+  copies_.push_back({.from = matrix.values,
+                     .to = to.dtype,
+                     .backend = &backend,
+                     .device = data,
+                     .matrix = matrix,
+                     .format = &to,
+                     .scales = scales,
+                     .first = first,
+                     .outputs = outputs});
 }
 
 bool Checkpoint::can_map(const StoredMatrix& matrix, const WeightFormat& format) const {

@@ -13,6 +13,7 @@
 
 #include "kernels/tensor.h"
 #include "kernels/weight_format.h"
+#include "model/weights/adapter_targets.h"
 #include "model/weights/fingerprint.h"
 #include "model/weights/safetensors.h"
 #include "model/weights/tensor_view.h"
@@ -90,6 +91,11 @@ class Checkpoint {
   // The same for a matrix in a format: to rows of these sizes. scales: null where it has none.
   void copy_on_finish(const StoredMatrix& matrix, const WeightFormat& to, Backend& backend,
                       void* data, void* scales);
+  // The same column by column, see WeightFormat::transpose: to the outputs from `first` on of a
+  // matrix with so many. Its rows, the outputs and `first` are multiples of to.outputs_together.
+  void copy_transposed_on_finish(const StoredMatrix& matrix, const WeightFormat& to,
+                                 Backend& backend, void* data, void* scales, int64_t first,
+                                 int64_t outputs);
 
   // From now on LinearWeights of a backend that computes on the host use in place what can_map()
   // allows, instead of a copy.
@@ -124,6 +130,11 @@ class Checkpoint {
   // others that have scales: "bf16", "int4, int8".
   std::string weight_formats() const;
 
+  // The tensors that adapters can change, of the model that was loaded: all are there with its last
+  // matrix. Does not change once the model is loaded.
+  AdapterTargets& adapter_targets() { return *targets_; }
+  std::shared_ptr<const AdapterTargets> shared_adapter_targets() const { return targets_; }
+
   // How fast the copies of finish() went. Reading, which includes any conversion, and copying to
   // the device go on at the same time.
   struct Times {
@@ -148,6 +159,7 @@ class Checkpoint {
     StoredMatrix matrix = {};              // row by row: that `from` is of
     const WeightFormat* format = nullptr;  // row by row: into this
     void* scales = nullptr;                // row by row: where they go
+    int64_t first = 0, outputs = 0;        // not 0 outputs: transposed, from the first one on
     size_t piece_bytes() const;
   };
   // Messages about one kind of problem; the first few are stored.
@@ -167,6 +179,7 @@ class Checkpoint {
   TensorView take_found(Tensor& tensor, const std::vector<Shape>& shapes);
   void note_missing(const std::vector<std::string>& names, const std::vector<Shape>& shapes);
   void check_all_used();
+  void count_bytes(const StoredMatrix& matrix, const WeightFormat& to);
   TensorView take_bytes(const std::string& name, int64_t rows, int64_t row_bytes);
   void make_copies(const Progress& progress);
   void take_fingerprint();
@@ -186,6 +199,7 @@ class Checkpoint {
   size_t mapped_bytes_ = 0;
   std::vector<Copy> copies_;
   std::map<const WeightFormat*, int64_t> format_bytes_;  // of the matrices
+  std::shared_ptr<AdapterTargets> targets_ = std::make_shared<AdapterTargets>();
   Times times_;
   TensorHashes hashes_;  // of tensors that are read here
   std::string fingerprint_;

@@ -77,8 +77,9 @@ size_t element_bytes(const TensorView& from, DType to) {
 }
 
 // Rows of a matrix that are packed at once.
-int64_t rows_of_piece(const StoredMatrix& matrix) {
-  return std::max<int64_t>(kStageElements / std::max<int64_t>(matrix.K, 1), 1);
+int64_t rows_of_piece(const StoredMatrix& matrix, const WeightFormat& to) {
+  const int64_t rows = kStageElements / std::max<int64_t>(matrix.K, 1);
+  return std::max<int64_t>(rows / to.outputs_together, 1) * to.outputs_together;
 }
 
 // While one buffer is filled, the others are on their way to the device.
@@ -123,25 +124,43 @@ class Stage {
   template <typename Report>
   void send_matrix(const StoredMatrix& from, const WeightFormat& to, std::byte* data,
                    std::byte* scales, Checkpoint::Times& times, const Report& report) {
-    const int64_t rows = from.values.rows(), step = rows_of_piece(from);
+    for_pieces(from, to, report, [&](int64_t begin, int64_t end) {
+      send_rows(from, begin, end, to, data + begin * to.row_bytes(from.K),
+                scales + begin * to.row_scales(from.K), times);
+    });
+  }
+
+  // The same to the outputs from `first` on of a transposed matrix with so many.
+  template <typename Report>
+  void transpose_matrix(const StoredMatrix& from, const WeightFormat& to, std::byte* data,
+                        std::byte* scales, int64_t first, int64_t outputs, Checkpoint::Times& times,
+                        const Report& report) {
+    for_pieces(from, to, report, [&](int64_t begin, int64_t end) {
+      transpose_rows(from, begin, end, to, data + to.column_bytes(first + begin),
+                     scales + (first + begin) * to.group_scale, outputs, times);
+    });
+  }
+
+ private:
+  // send(begin, end) of a matrix's rows.
+  template <typename Report, typename Send>
+  static void for_pieces(const StoredMatrix& from, const WeightFormat& to, const Report& report,
+                         const Send& send) {
+    const int64_t rows = from.values.rows(), step = rows_of_piece(from, to);
     const auto row = from.values.bytes / static_cast<uint64_t>(std::max<int64_t>(rows, 1));
     for (int64_t begin = 0; begin < rows; begin += step) {
       const int64_t end = std::min(begin + step, rows);
-      send_rows(from, begin, end, to, data + begin * to.row_bytes(from.K),
-                scales + begin * to.row_scales(from.K), times);
+      send(begin, end);
       report(static_cast<uint64_t>(end - begin) * row);
     }
   }
 
- private:
   // Elements [begin, end) of the tensor, at most kStageElements. device: where they go. blocks:
   // where the hashes of what is stored there go, complete after wait(); or empty.
   void send(const TensorView& from, int64_t begin, int64_t end, DType to, std::byte* device,
             std::span<Hash128> blocks, Checkpoint::Times& times) {
-    StagingBuffer& buffer = buffers_[turn_];
-    turn_ = (turn_ + 1) % buffers_.size();
+    StagingBuffer& buffer = next_buffer();
     const size_t bytes = static_cast<size_t>(end - begin) * element_bytes(from, to);
-    buffer.wait();
     const bool as_stored = to == DType::kPacked || keeps_bytes(from.type, to);
     if (!as_stored) hash_stored(from, begin, end, blocks);
     const Clock::time_point began = Clock::now();
@@ -164,12 +183,10 @@ class Stage {
   // Rows [begin, end) of a matrix in a format. data, scales: where they go.
   void send_rows(const StoredMatrix& from, int64_t begin, int64_t end, const WeightFormat& to,
                  std::byte* data, std::byte* scales, Checkpoint::Times& times) {
-    StagingBuffer& buffer = buffers_[turn_];
-    turn_ = (turn_ + 1) % buffers_.size();
+    StagingBuffer& buffer = next_buffer();
     const auto rows = static_cast<size_t>(end - begin);
     const size_t data_bytes = rows * static_cast<size_t>(to.row_bytes(from.K));
     const size_t scale_bytes = rows * static_cast<size_t>(to.row_scales(from.K));
-    buffer.wait();
     const Clock::time_point began = Clock::now();
     std::byte* const packed_scales = buffer.memory.get() + data_bytes;
     convert_matrix(from, begin, end, to, buffer.memory.get(), packed_scales);
@@ -178,6 +195,34 @@ class Stage {
     backend_->upload(data, buffer.memory.get(), data_bytes, *stream_);
     if (scale_bytes > 0) backend_->upload(scales, packed_scales, scale_bytes, *stream_);
     buffer.uploaded->record(*stream_);
+  }
+
+  // Rows [begin, end) of a matrix to a part of each column and of each group's scales. data,
+  // scales: where the first ones go, of a matrix with so many outputs.
+  void transpose_rows(const StoredMatrix& from, int64_t begin, int64_t end, const WeightFormat& to,
+                      std::byte* data, std::byte* scales, int64_t outputs,
+                      Checkpoint::Times& times) {
+    StagingBuffer &read = next_buffer(), &transposed = next_buffer();
+    const Clock::time_point began = Clock::now();
+    const int64_t rows = end - begin, groups = to.groups(from.K);
+    const int64_t data_bytes = rows * to.row_bytes(from.K);
+    std::byte* const read_scales = read.memory.get() + data_bytes;
+    std::byte* const transposed_scales = transposed.memory.get() + data_bytes;
+    convert_matrix(from, begin, end, to, read.memory.get(), read_scales);
+    to.transpose(read.memory.get(), read_scales, rows, from.K, transposed.memory.get(),
+                 transposed_scales);
+    times.reading += seconds_since(began);
+    times.bytes += static_cast<size_t>(data_bytes + rows * to.row_scales(from.K));
+    const auto send_parts = [&](std::byte* device, int64_t step, const std::byte* host,
+                                int64_t bytes, int64_t parts) {
+      for (int64_t i = 0; i < parts && bytes > 0; ++i, device += step, host += bytes) {
+        backend_->upload(device, host, static_cast<size_t>(bytes), *stream_);
+      }
+    };
+    send_parts(data, to.column_bytes(outputs), transposed.memory.get(), to.column_bytes(rows),
+               groups * to.group);
+    send_parts(scales, outputs * to.group_scale, transposed_scales, rows * to.group_scale, groups);
+    transposed.uploaded->record(*stream_);
   }
 
   struct StagingBuffer {
@@ -200,6 +245,14 @@ class Stage {
     std::unique_ptr<Event> uploaded;  // reached when what was in the memory is on the device
     std::future<void> hashed;         // of what is in the memory; before that goes
   };
+
+  // The one that was filled first, once it may be written again.
+  StagingBuffer& next_buffer() {
+    StagingBuffer& buffer = buffers_[turn_];
+    turn_ = (turn_ + 1) % buffers_.size();
+    buffer.wait();
+    return buffer;
+  }
 
   // Bytes a second, with nothing else running.
   double measured_copy(std::byte* device, const std::byte* host, size_t bytes) {
@@ -243,7 +296,7 @@ size_t Checkpoint::Copy::piece_bytes() const {
   if (format == nullptr) {
     return static_cast<size_t>(std::min(from.count(), kStageElements)) * element_bytes(from, to);
   }
-  const int64_t rows = std::min(rows_of_piece(matrix), from.rows());
+  const int64_t rows = std::min(rows_of_piece(matrix, *format), from.rows());
   return static_cast<size_t>(rows * (format->row_bytes(matrix.K) + format->row_scales(matrix.K)));
 }
 
@@ -280,8 +333,14 @@ void Checkpoint::make_copies(const Progress& progress) {
     if (copy.format != nullptr) {
       hash_whole(copy.matrix.values, hashes_);
       hash_whole(copy.matrix.scales, hashes_);
-      stage->send_matrix(copy.matrix, *copy.format, static_cast<std::byte*>(copy.device),
-                         static_cast<std::byte*>(copy.scales), times_, report);
+      auto* const data = static_cast<std::byte*>(copy.device);
+      auto* const scales = static_cast<std::byte*>(copy.scales);
+      if (copy.outputs > 0) {
+        stage->transpose_matrix(copy.matrix, *copy.format, data, scales, copy.first, copy.outputs,
+                                times_, report);
+      } else {
+        stage->send_matrix(copy.matrix, *copy.format, data, scales, times_, report);
+      }
       continue;
     }
     const auto blocks = copy.from.generated ? std::span<Hash128>() : hashes_.add(copy.from);

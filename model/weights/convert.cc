@@ -222,6 +222,17 @@ void convert_matrix(const StoredMatrix& matrix, int64_t begin, int64_t end, cons
                     std::byte* data, std::byte* scales) {
   const TensorView& values = matrix.values;
   CHECK(values.present() && 0 <= begin && begin <= end && end <= values.rows());
+  const auto elements_of_row = [](const TensorView& view) {
+    return view.rows() == 0 || !view.present() ? 0 : view.count() / view.rows();
+  };
+  if (matrix.format == &to) {  // packed again it would not be quite the same
+    const auto copy = [&](const TensorView& view, std::byte* out) {
+      const int64_t row = elements_of_row(view);
+      if (row > 0) copy_stored(view, begin * row, end * row, out);
+    };
+    copy(values, data);
+    return copy(matrix.scales, scales);
+  }
   if (values.file != nullptr) values.file->mapping().check_still_whole();
   const int64_t K = matrix.K;
   const bool ok = on_threads(begin, end, kThreadPacked / std::max<int64_t>(K, 1) + 1,
@@ -237,7 +248,7 @@ void convert_matrix(const StoredMatrix& matrix, int64_t begin, int64_t end, cons
                              });
   if (!ok) cannot_read(values);
   for (const TensorView* view : {&values, &matrix.scales}) {
-    const int64_t row = view->rows() == 0 || !view->present() ? 0 : view->count() / view->rows();
+    const int64_t row = elements_of_row(*view);
     release(*view, begin * row, end * row);
   }
 }

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "kernels/check.h"
+#include "kernels/fusion.h"
 #include "kernels/weight_formats.h"
 #include "model/weights/convert.h"
 
@@ -54,11 +55,30 @@ std::vector<std::pair<StoredMatrix, int64_t>> ordered(const LinearWeights::Part&
   return pieces;
 }
 
+// Whether the rows of a part can be outputs of a Matrix::transposed, wherever they stand there.
+bool can_transpose(const LinearWeights::Part& part, const WeightFormat& format) {
+  const auto whole = [&](int64_t rows) { return rows % format.outputs_together == 0; };
+  return whole(part.rows) &&
+         std::ranges::all_of(part.order, [&](const auto& piece) { return whole(piece.count); });
+}
+
 DType chosen(const OtherType& type, const std::vector<StoredMatrix>& parts) {
   const auto rounded = [](const StoredMatrix& part) {
     return part.format != nullptr || part.values.type != StoredType::kBF16;
   };
   return type.exact && std::ranges::any_of(parts, rounded) ? DType::kF32 : type.dtype;
+}
+
+// The number that the matrix of these parts gets.
+int32_t record(AdapterTargets& targets, const std::vector<LinearWeights::Part>& parts, int64_t K) {
+  const int32_t layer = targets.add_layer();
+  int64_t first = 0;
+  for (const LinearWeights::Part& part : parts) {
+    targets.add(part.name,
+                {.layer = layer, .first = first, .rows = part.rows, .K = K, .order = part.order});
+    first += part.rows;
+  }
+  return layer;
 }
 
 std::vector<StoredMatrix> take_all(Checkpoint& checkpoint,
@@ -74,7 +94,7 @@ std::vector<StoredMatrix> take_all(Checkpoint& checkpoint,
 
 WeightFormats::WeightFormats(const WeightFormat& format, bool converted)
     : linear{&format, !converted},
-      tokens{&format, !converted},
+      tokens{&format, !converted, false},
       others(format.packed() ? DType::kBF16 : format.dtype, format.packed() || !converted) {}
 
 WeightFormats WeightFormats::resolved(const Checkpoint& checkpoint) const {
@@ -108,13 +128,16 @@ LinearWeights LinearWeights::load(Backend& backend, Checkpoint& checkpoint,
                                   const std::vector<Part>& parts, int64_t K,
                                   const WeightChoice& choice) {
   const std::vector<StoredMatrix> weights = take_all(checkpoint, parts, K);
-  return load_taken(backend, checkpoint, weights, parts, chosen(choice, weights));
+  LinearWeights result =
+      load_taken(backend, checkpoint, weights, parts, chosen(choice, weights), choice.sparse_input);
+  if (choice.adapts) result.matrix_.layer = record(checkpoint.adapter_targets(), parts, K);
+  return result;
 }
 
 LinearWeights LinearWeights::load_taken(Backend& backend, Checkpoint& checkpoint,
                                         const std::vector<StoredMatrix>& weights,
-                                        const std::vector<Part>& parts,
-                                        const WeightFormat& format) {
+                                        const std::vector<Part>& parts, const WeightFormat& format,
+                                        bool sparse_input) {
   std::vector<TensorView> biases;
   bool any_bias = false;
   int64_t N = 0;
@@ -128,11 +151,14 @@ LinearWeights LinearWeights::load_taken(Backend& backend, Checkpoint& checkpoint
   LinearWeights result;
   Matrix& matrix = result.matrix_;
   matrix = {.dtype = format.dtype, .N = N, .K = K, .format = format.packed() ? &format : nullptr};
+  matrix.transposed =
+      sparse_input && is_transposed_for_zeros(backend.kernels(), format) &&
+      std::ranges::all_of(parts, [&](const Part& part) { return can_transpose(part, format); });
   if (!checkpoint.ok()) return result;
 
   const bool one = parts.size() == 1 && parts.front().order.empty();
-  const bool mapped =
-      one && backend.computes_on_host() && checkpoint.can_map(weights.front(), format);
+  const bool mapped = one && !matrix.transposed && backend.computes_on_host() &&
+                      checkpoint.can_map(weights.front(), format);
   mapped ? result.map(checkpoint, weights.front()) : result.allocate(backend, checkpoint.where());
   if (any_bias) result.bias_ = backend.allocate(static_cast<size_t>(N) * sizeof(float));
   const int64_t row_bytes = format.row_bytes(K), row_scales = format.row_scales(K);
@@ -143,9 +169,15 @@ LinearWeights LinearWeights::load_taken(Backend& backend, Checkpoint& checkpoint
     }
     if (mapped) continue;
     for (const auto& [from, count] : ordered(parts[i], weights[i])) {
-      std::byte* const scales = row_scales > 0 ? result.scales_.data() + row * row_scales : nullptr;
-      checkpoint.copy_on_finish(from, format, backend, result.data_.data() + row * row_bytes,
-                                scales);
+      if (matrix.transposed) {
+        checkpoint.copy_transposed_on_finish(from, format, backend, result.data_.data(),
+                                             result.scales_.data(), row, N);
+      } else {
+        std::byte* const scales =
+            row_scales > 0 ? result.scales_.data() + row * row_scales : nullptr;
+        checkpoint.copy_on_finish(from, format, backend, result.data_.data() + row * row_bytes,
+                                  scales);
+      }
       row += count;
     }
   }

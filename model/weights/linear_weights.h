@@ -23,6 +23,13 @@ class MissingFormat : public std::runtime_error {
 struct WeightChoice {
   const WeightFormat* format;  // of one that is stored as F32, F16 or BF16
   bool as_stored = false;      // one that is stored in another format stays in that
+  bool adapts = true;          // adapters can change it: only LinearOp multiplies with it
+  // What it is multiplied with is mostly zeros: it is transposed where the backend takes that, see
+  // Matrix::transposed, and then never mapped. Only LinearOp multiplies with it.
+  bool sparse_input = false;
+
+  WeightChoice without_adapters() const { return {format, as_stored, false}; }
+  WeightChoice with_sparse_input() const { return {format, as_stored, adapts, true}; }
 };
 
 // In which type a matrix is loaded that other ops multiply with.
@@ -55,9 +62,7 @@ struct WeightFormats {
 // fuses matrices by name, so that the order in the file never matters.
 class LinearWeights {
  public:
-  struct Rows {
-    int64_t first, count;
-  };
+  using Rows = RowRange;
   struct Part {
     Part(std::string weight_name, int64_t row_count, std::string bias_name = {})
         : name(std::move(weight_name)), rows(row_count), bias(std::move(bias_name)) {}
@@ -73,7 +78,8 @@ class LinearWeights {
 
   // Takes (rows, K) of each part, and allocates. The values arrive with checkpoint.finish(); if
   // something does not fit, that throws, and there is nothing allocated here. For matrices that
-  // only the linear layers multiply with. Throws MissingFormat if the backend has none for it.
+  // only the linear layers multiply with: the checkpoint records them for adapters. Throws
+  // MissingFormat if the backend has none for it.
   static LinearWeights load(Backend& backend, Checkpoint& checkpoint,
                             const std::vector<Part>& parts, int64_t K, const WeightChoice& choice);
   // For matrices of any op.
@@ -87,12 +93,13 @@ class LinearWeights {
  private:
   static LinearWeights load_taken(Backend& backend, Checkpoint& checkpoint,
                                   const std::vector<StoredMatrix>& weights,
-                                  const std::vector<Part>& parts, const WeightFormat& format);
+                                  const std::vector<Part>& parts, const WeightFormat& format,
+                                  bool sparse_input = false);
   void allocate(Backend& backend, const std::string& where);
   void map(Checkpoint& checkpoint, const StoredMatrix& stored);
 
   Matrix matrix_;
-  Buffer data_;    // (N, K) in the matrix's format
+  Buffer data_;    // (N, K) in the matrix's format, or transposed
   Buffer scales_;  // what the format stores with them, if anything
   Buffer bias_;    // (N) fp32
   // Of a matrix that is used in place, instead of data_ and scales_.

@@ -43,15 +43,14 @@ Engine::Engine(const Model& model, Backend& backend, const SamplingVocab& vocab,
       pool_(
           backend, model.state_layout(), options.slots, *stream_, [&queue] { queue.wake(); },
           options.pages),
-      most_preempted_(options.preempted_bytes),
       states_(backend, pool_, std::max(options.sessions.host_bytes, options.prefix.bytes),
-              options.sessions.archive),
+              options.sessions.archive, options.preempted_bytes),
       sessions_(states_, pool_, options.sessions, static_cast<int32_t>(model.info().vocab)),
       prefixes_(states_, pool_, model.info().chunk, options.prefix,
                 {options.sessions.archive, options.sessions.identity, options.made_by}),
       waiting_(queue, sessions_, prefixes_, pool_, metrics, options.first_token,
                most_tokens_of(pool_.layout(), options.pages)),
-      runner_(model, backend, *stream_, pool_, vocab, bounds_),
+      runner_(model, backend, *stream_, pool_, vocab, bounds_, options.adapters.get()),
       vocab_(vocab),
       masks_(mask_threads(), [&queue] { queue.wake(); }),
       delivery_(vocab, masks_, stats_, metrics),
@@ -63,6 +62,9 @@ Engine::Engine(const Model& model, Backend& backend, const SamplingVocab& vocab,
   running_.reserve(static_cast<size_t>(options.slots));
   forked_.reserve(static_cast<size_t>(options.slots));
   if (backend.queues()) runner_.record(options.on_recorded);
+  if (options.prefix.store != nullptr) {
+    options.prefix.store->when_done([&queue] { queue.wake(); });
+  }
   if (options.sessions.archive != nullptr) {
     options.sessions.archive->when_done([&queue] { queue.wake(); });
     options.sessions.archive->when_observed([this](auto call, double seconds, bool failed) {
@@ -133,9 +135,12 @@ void Engine::end_unwanted(Clock::time_point now) {
 
 void Engine::admit(Clock::time_point now) {
   if (!waiting_.empty()) waiting_.count_slots(running_);
-  const bool accepts_new = states_.bytes(StateCache::Owner::kPreempted) <= most_preempted_;
+  const int64_t preempted = states_.count_preempted(), planned = states_.planned_for_preempted();
+  const NewRequests starts = preempted <= planned       ? NewRequests::kAll
+                             : preempted / 2 <= planned ? NewRequests::kOfOthers
+                                                        : NewRequests::kNone;
   const auto next = [&] {
-    return waiting_.admit_next(now, static_cast<int>(running_.size()), accepts_new);
+    return waiting_.admit_next(now, static_cast<int>(running_.size()), starts);
   };
   while (auto sequence = next()) {
     if (sequence->preemption.count == 0) {
@@ -280,7 +285,7 @@ void Engine::store_prefixes(const Batch& launched) {
     if (member.rows == 0 || !std::ranges::binary_search(prompt.points, static_cast<int64_t>(at))) {
       continue;
     }
-    prefixes_.store(sequence.request.caller, std::span(prompt.ids).first(at), sequence.slot);
+    prefixes_.store(sequence.prefix_scope(), std::span(prompt.ids).first(at), sequence.slot);
   }
 }
 
@@ -388,6 +393,7 @@ std::optional<Clock::time_point> Engine::next_event() const {
   };
   consider(waiting_.next_deadline());
   consider(prefixes_.next_write());
+  consider(prefixes_.next_advance());
   for (const auto& sequence : running_) {
     consider(sequence->request.deadline);
     consider(sequence->patience_ends());

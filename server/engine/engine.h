@@ -34,10 +34,13 @@ struct EngineOptions {
   FirstTokenBound first_token = {};
   // Of models whose states grow: how many pages there are, and the most tokens of a state.
   PageLimits pages = {};
-  // Host memory for states of preempted requests: new requests wait while more is in use.
+  // Host memory for states of preempted requests. While more is in use, tenants that have such
+  // requests start no new ones; while twice as much is, no tenant does.
   int64_t preempted_bytes = int64_t{1} << 40;
   SessionLimits sessions;
   PrefixLimits prefix = {};
+  // Of the model, if requests may have adapters: steps plan memory for them. Null: none has one.
+  std::shared_ptr<const AdapterTargets> adapters = {};
   // Identifies what the bits of a state depend on in addition to model, weights and chunk: program,
   // device, kernels.
   std::string made_by = {};
@@ -129,8 +132,7 @@ class Engine {
   const StepBounds bounds_;
   std::unique_ptr<Stream> stream_;
   StatePool pool_;
-  const int64_t most_preempted_;  // bytes
-  StateCache states_;             // outside slots
+  StateCache states_;  // outside slots
   SessionStore sessions_;
   PrefixCache prefixes_;
   WaitingLine waiting_;

@@ -45,7 +45,7 @@ void Engine::find_pages_for(std::span<const ShortOfPages> left_out) {
     return pages;
   };
   while (missing() > pages_to_come()) {
-    if (sessions_.evict_one()) continue;
+    if (waiting_.give_resident_state() || sessions_.evict_one()) continue;
     const std::optional<size_t> victim = choose_victim(page_holders());
     if (!victim) return;
     running_[*victim]->preemption.pending = true;
@@ -85,6 +85,7 @@ void Engine::preempt(std::unique_ptr<Sequence>& sequence) {
   try {
     one.preemption.state = states_.save(StateCache::Owner::kPreempted, one.slot, one.position);
     ++one.preemption.count;
+    one.preemption.last = Clock::now();
     StateSlot slot = std::move(one.slot);
     waiting_.requeue(sequence);
     ++stats_.preemptions;

@@ -35,7 +35,7 @@ void Engine::report(const Batch* finished) {
 // Slots and pages change with each step, and are published together.
 void Engine::publish() {
   stats_.running = static_cast<int>(running_.size());
-  stats_.slots_free = pool_.free_slots();
+  stats_.slots_free = pool_.free_slots() + waiting_.resident_states();
   stats_.slots_idle = stats_.slots - stats_.slots_free - stats_.running;
   stats_.pages = pool_.pages();
   stats_.pages_free = pool_.free_pages();

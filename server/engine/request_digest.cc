@@ -59,6 +59,9 @@ std::string digest_of(const Request& request) {
     const ConstraintText& constraint = p.constraint->text();
     text.add(static_cast<int>(constraint.form)).add(constraint.text);
   }
+  const auto& [initial_state, adapter] = request.binding;
+  if (initial_state) text.add(initial_state->id.digest);
+  if (adapter) text.add("adapter " + adapter->id.digest);
   text.add(request.stop_digest).add(request.seed_is_drawn);
   if (!request.seed_is_drawn) text.add(p.seed);
   return text.hash();

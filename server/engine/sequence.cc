@@ -4,6 +4,8 @@
 #include <span>
 #include <utility>
 
+#include "server/session/state_transfer.h"
+
 namespace recurve {
 
 std::optional<int32_t> Sequence::pending() const {
@@ -34,6 +36,18 @@ std::vector<float> PooledRows::mean() const {
   mean.reserve(sum.size());
   for (const double one : sum) mean.push_back(static_cast<float>(one / static_cast<double>(count)));
   return mean;
+}
+
+const Snapshot* Sequence::begin() const {
+  if (session != nullptr) return &session->at;
+  const InitialState* const initial = request.binding.initial_state.get();
+  return initial != nullptr ? &snapshot_of(*initial) : nullptr;
+}
+
+PrefixScope Sequence::prefix_scope() const {
+  const InitialState* const initial =
+      session == nullptr ? request.binding.initial_state.get() : nullptr;
+  return {request.caller, initial, adapter(), initial != nullptr ? begin()->image : StateImage()};
 }
 
 int64_t Sequence::final_position() const {

@@ -9,6 +9,7 @@
 
 #include "model/state/state_pool.h"
 #include "server/constraint/guide.h"
+#include "server/prefix/prefix_scope.h"
 #include "server/request/request.h"
 #include "server/sampling/token_history.h"
 #include "server/scheduler/preemption.h"
@@ -86,7 +87,8 @@ struct PooledRows {
 
 // What a sequence that gives its slot and pages to others needs to continue.
 struct Preemption {
-  int count = 0;          // times so far
+  int count = 0;  // times so far
+  Clock::time_point last = {};
   bool pending = false;   // it is in no further step, and leaves its slot after those under way
   StateImage state = {};  // while it waits for a slot again; null: it does not
 };
@@ -125,16 +127,26 @@ struct Sequence {
 
   TokenStream& stream() const { return *request.streams.front(); }
   int further_choices() const { return static_cast<int>(request.streams.size()) - 1; }
+  // Of a request in line: the state that it starts from, of its session or an initial one; null: an
+  // empty one.
+  const Snapshot* begin() const;
+  int64_t begin_position() const { return begin() != nullptr ? begin()->position : 0; }
+  // That of its session or, without one, of its request; null: none.
+  const BoundAdapter* adapter() const {
+    return (session != nullptr ? session->binding : request.binding).adapter.get();
+  }
   // Of a request in line: from an empty state.
   bool starts_fresh() const {
-    return session == nullptr || (session->at.position == 0 && !session->at.pending);
+    return begin() == nullptr || (begin()->position == 0 && !begin()->pending);
   }
   // Of a request in line, whose session's state is not on the disk alone: the prompt begins a text,
   // as only control tokens precede it.
   bool starts_text() const {
     return starts_fresh() ||
-           (request.control_ids && session->at.history.is_within(*request.control_ids));
+           (request.control_ids && begin()->history.is_within(*request.control_ids));
   }
+  // The prompts that may share their prefixes with it.
+  PrefixScope prefix_scope() const;
   bool has_slot() const { return session != nullptr && session->slot && !replay; }
   // Tokens that the state will have absorbed after all launched steps.
   int64_t planned_position() const { return position + rows_under_way; }

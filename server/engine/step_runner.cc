@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/check.h"
+
 namespace recurve {
 namespace {
 
@@ -22,7 +24,8 @@ size_t times(int count, size_t bytes) { return static_cast<size_t>(count) * byte
 }  // namespace
 
 StepRunner::StepRunner(const Model& model, Backend& backend, Stream& stream, StatePool& pool,
-                       const SamplingVocab& vocab, const StepBounds& bounds)
+                       const SamplingVocab& vocab, const StepBounds& bounds,
+                       const AdapterTargets* targets)
     : model_(model),
       backend_(backend),
       stream_(stream),
@@ -42,7 +45,9 @@ StepRunner::StepRunner(const Model& model, Backend& backend, Stream& stream, Sta
       hidden_(backend.allocate(times(most_.hidden, sizeof(float)) *
                                static_cast<size_t>(model.info().width))),
       results_(backend.allocate(times(most_.samples, sizeof(SampleResult)))),
-      top_(backend.allocate(times(most_.samples, kMostTop * sizeof(TopLogit)))) {}
+      top_(backend.allocate(times(most_.samples, kMostTop * sizeof(TopLogit)))) {
+  if (targets != nullptr) adapters_.emplace(*targets, backend, most_.rows);
+}
 
 size_t StepRunner::words_of(const Shape& shape) {
   const int words = 3 * shape.seqs + 1 + shape.rows + shape.logits + shape.hidden;
@@ -77,6 +82,14 @@ void StepRunner::record(const std::function<void(int done, int total)>& progress
   }
 }
 
+void StepRunner::run_largest() {
+  compute(most_);
+  if (!adapters_) return;
+  stream_.set_adapters(adapters_->largest(most_.rows));
+  compute(most_);
+  stream_.set_adapters(nullptr);
+}
+
 void StepRunner::launch(Batch& batch) {
   batch.set_launched(Clock::now());
   if (pool_.layout().grows()) {
@@ -89,8 +102,9 @@ void StepRunner::launch(Batch& batch) {
     table_.allow(sequence.slot.id(), sequence.guide->mask(), batch.staging(), stream_);
   }
   const StepInputs& inputs = batch.inputs();
-  const auto recorded =
-      inputs.decodes_only ? recorded_.lower_bound(inputs.num_seqs()) : recorded_.end();
+  const StepAdapters* const adapters = adapters_of(batch);
+  const bool replays = inputs.decodes_only && adapters == nullptr;
+  const auto recorded = replays ? recorded_.lower_bound(inputs.num_seqs()) : recorded_.end();
   if (recorded != recorded_.end()) {
     upload(inputs, shape_of_decodes(recorded->first), batch.staging());
     recorded->second->replay(stream_);
@@ -102,11 +116,24 @@ void StepRunner::launch(Batch& batch) {
                       .samples = static_cast<int>(inputs.samples.size()),
                       .hidden = static_cast<int>(inputs.hidden_rows.size())};
     upload(inputs, shape, batch.staging());
+    stream_.set_adapters(adapters);
     compute(shape);
+    stream_.set_adapters(nullptr);
   }
   for (const Batch::Copy& copy : batch.copies()) pool_.copy(*copy.from, *copy.to, copy.tokens);
   download(batch);
   batch.done().record(stream_);
+}
+
+// Null if no row has an adapter.
+const StepAdapters* StepRunner::adapters_of(const Batch& batch) {
+  if (adapters_) adapters_->clear();
+  for (const Batch::Member& member : batch.members()) {
+    const Adapter* const adapter = member.sequence->request.adapter.get();
+    CHECK(adapters_ || adapter == nullptr);
+    if (adapters_) adapters_->add(adapter, member.rows);
+  }
+  return adapters_ ? adapters_->step() : nullptr;
 }
 
 void StepRunner::begin_answers(Batch& batch) {

@@ -2,7 +2,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 
+#include "model/adapters/adapter_rows.h"
 #include "model/model.h"
 #include "server/engine/batch.h"
 #include "server/engine/sampling_table.h"
@@ -14,16 +16,17 @@ namespace recurve {
 // states, samples. Only the results are downloaded. Engine thread only.
 class StepRunner {
  public:
-  // All references outlive the runner.
+  // All references outlive the runner. targets: of the model, if rows may have adapters; else null.
   StepRunner(const Model& model, Backend& backend, Stream& stream, StatePool& pool,
-             const SamplingVocab& vocab, const StepBounds& bounds);
+             const SamplingVocab& vocab, const StepBounds& bounds, const AdapterTargets* targets);
 
   // Records the steps that only decode, for replay: one for each padded number of sequences: 1, 2,
-  // 4, 8, 16, then multiples of 8 up to all slots. progress: called after each.
+  // 4, 8, 16, then multiples of 8 up to all slots. Steps with adapters are not replayed, as a
+  // recorded launch has its rows' adapters as arguments. progress: called after each.
   void record(const std::function<void(int done, int total)>& progress);
 
   // The largest step there may be, with anything in it: on a backend that counts what it needs.
-  void run_largest() { compute(most_); }
+  void run_largest();
 
   // Queues the step. Steps finish in the order of their launches.
   void launch(Batch& batch);
@@ -48,6 +51,7 @@ class StepRunner {
 
   static Shape shape_of_decodes(int seqs) { return {seqs, seqs, 1, seqs, seqs}; }
   void begin_answers(Batch& batch);
+  const StepAdapters* adapters_of(const Batch& batch);
   void upload(const StepInputs& inputs, const Shape& shape, Staging& staging);
   void compute(const Shape& shape);
   void download(Batch& batch);
@@ -59,12 +63,13 @@ class StepRunner {
   Arena arena_;
   SamplingTable table_;
   const Shape most_;
-  Buffer inputs_;   // as the layout says
-  Buffer slots_;    // (seqs) without those whose answer has ended
-  Buffer logits_;   // (logits, vocab)
-  Buffer hidden_;   // (hidden, width)
-  Buffer results_;  // (samples)
-  Buffer top_;      // (samples, kMostTop)
+  std::optional<AdapterRows> adapters_;  // none: no row has an adapter
+  Buffer inputs_;                        // as the layout says
+  Buffer slots_;                         // (seqs) without those whose answer has ended
+  Buffer logits_;                        // (logits, vocab)
+  Buffer hidden_;                        // (hidden, width)
+  Buffer results_;                       // (samples)
+  Buffer top_;                           // (samples, kMostTop)
   std::map<int, std::unique_ptr<Recording>> recorded_;  // by number of sequences
 };
 

@@ -25,11 +25,11 @@ const PromptReading& reading_of(const Sequence& waiting) {
 // The session's pending token, unless the prompt replaces it, and the prompt.
 PromptPhase prompt_of(const Sequence& waiting) {
   const PromptReading& reading = reading_of(waiting);
-  const Session* const session = waiting.session;
+  const Snapshot* const begin = waiting.begin();
   PromptPhase prompt;
   prompt.ids.reserve(reading.ids.size() + 1);
-  if (session != nullptr && session->at.pending) {
-    const int32_t pending = *session->at.pending;
+  if (begin != nullptr && begin->pending) {
+    const int32_t pending = *begin->pending;
     if (std::ranges::count(reading.replaces_pending, pending) == 0) {
       prompt.has_pending = 1;
       prompt.ids.push_back(pending);
@@ -45,12 +45,38 @@ PromptPhase prompt_of(const Sequence& waiting) {
   return prompt;
 }
 
+// Why the request, which names it in `field`, cannot have it in the session, which was opened with
+// `has`; empty: it can. Both are initial states or adapters; null: none.
+template <typename Bound>
+std::string difference(const char* field, const Bound* wanted, const Bound* has,
+                       std::string_view session) {
+  if (wanted == nullptr || (has != nullptr && has->id == wanted->id)) return {};
+  const std::string& name = wanted->id.name;
+  std::string began = "without one";
+  if (has != nullptr) {
+    began = has->id.name == name ? "with another file of that name"
+                                 : fmt::format("with \"{}\"", has->id.name);
+  }
+  return fmt::format(
+      "{} is \"{}\", but session \"{}\" began {}: leave it out, or open another session with it",
+      field, name, session, began);
+}
+
+std::string difference(const Request& request, const Session& session) {
+  const Binding &wanted = request.binding, &has = session.binding;
+  std::string other = difference("initial_state", wanted.initial_state.get(),
+                                 has.initial_state.get(), session.name);
+  if (!other.empty()) return other;
+  return difference("adapter", wanted.adapter.get(), has.adapter.get(), session.name);
+}
+
 }  // namespace
 
 void WaitingLine::take_arrivals(const EngineLoad& load, Clock::time_point now) {
   // First: a wake-up of the queue after this take() causes another step.
   arrivals_ = queue_.take();
-  if (sessions_.advance()) resume_parked(load, now);
+  const bool has_prefix = prefixes_.advance(now);
+  if (sessions_.advance() || has_prefix) resume_parked(load, now);
   for (SessionCommand& command : arrivals_.commands) run_command(command, load, now);
   for (Request& request : arrivals_.requests) arrive(request, load, now);
   arrivals_ = {};
@@ -65,11 +91,15 @@ void WaitingLine::run_command(SessionCommand& command, const EngineLoad& load,
     result.reason = EndReason::kExhausted;
     result.message = "out of memory: close sessions or marks";
   }
-  if (result.progress == SessionResult::Progress::kCommitting) return;
   if (result.progress == SessionResult::Progress::kWaiting) {
     parked_commands_.push_back(std::move(command));
     return;
   }
+  const InitialState* const begin = command.binding.initial_state.get();
+  if (begin != nullptr && result.reason == EndReason::kDone) {  // its commit may be under way
+    metrics_.add_initial_state(begin->id.name);
+  }
+  if (result.progress == SessionResult::Progress::kCommitting) return;
   if (result.progress == SessionResult::Progress::kAbsorbing) {
     std::unique_ptr<Replay> replay = sessions_.take_replay();
     replay->command = std::move(command);
@@ -106,7 +136,7 @@ void WaitingLine::queue_or_refuse(Line& one, bool has_prefix, const EngineLoad& 
     fit_default(waiting);
     refused = refusal(waiting);
     if (refused.message.empty()) refused = refuse_growth(waiting);
-    if (refused.message.empty() && !has_prefix && fetch_prefix(one)) return;
+    if (refused.message.empty() && !has_prefix && fetch_prefix(one, load, now)) return;
     if (refused.message.empty()) refused = overload(waiting, load, now);
     if (refused.message.empty()) return line_up(one);
   } catch (const std::bad_alloc&) {
@@ -132,7 +162,7 @@ void WaitingLine::line_up(Line& one) {
   Session* session = waiting.session;
   const bool all_there = waiting.request.more_prompt == nullptr;
   const Accepted accepted{.prompt_tokens = all_there ? waiting.prompt.tokens : 0,
-                          .session_position = session ? session->at.position : 0,
+                          .session_position = waiting.begin_position(),
                           .continues_text = !waiting.starts_text()};
   if (!waiting.requeued) {
     for (auto& stream : waiting.request.streams) stream->accept(accepted);
@@ -145,6 +175,9 @@ void WaitingLine::line_up(Line& one) {
 void WaitingLine::reserve_turns() {
   if (in_turn_.capacity() <= waiting_.size()) in_turn_.reserve(2 * waiting_.size() + 8);
   if (in_turn_at_.capacity() <= waiting_.size()) in_turn_at_.reserve(2 * waiting_.size() + 8);
+  if (preempted_groups_.capacity() <= waiting_.size()) {
+    preempted_groups_.reserve(2 * waiting_.size() + 8);
+  }
 }
 
 void WaitingLine::insert(Line& one) {
@@ -178,13 +211,22 @@ StreamEnd WaitingLine::refusal(const Sequence& waiting) const {
                               "open the session with durability local",
                               request.session));
   }
+  if (session != nullptr) {
+    if (std::string other = difference(request, *session); !other.empty()) {
+      return refuse(EndReason::kInvalid, std::move(other));
+    }
+    if (const auto missing = sessions_.without_adapter(*session)) {
+      return refuse(missing->reason, missing->message);
+    }
+  }
   const std::string& refused = reading_of(waiting).refusal;
   if (!refused.empty()) return refuse(EndReason::kInvalid, refused);
   if (waiting.prompt.ids.empty()) {
-    const bool begun = session != nullptr && session->at.position > 0;
+    const char* const begun = waiting.begin_position() == 0 ? ""
+                              : session != nullptr ? ", and the session has no pending token"
+                                                   : ", and the initial state has no pending token";
     return refuse(EndReason::kInvalid,
-                  fmt::format("the prompt is empty{}: send text or ids",
-                              begun ? ", and the session has no pending token" : ""));
+                  fmt::format("the prompt is empty{}: send text or ids", begun));
   }
   const std::string too_long = too_long_for(waiting);
   if (!too_long.empty()) return refuse(EndReason::kInvalid, too_long);
@@ -210,7 +252,7 @@ StreamEnd WaitingLine::refuse_growth(const Sequence& waiting) {
 // A default of max_tokens is at most the rest of the tokens that a state may have.
 void WaitingLine::fit_default(Sequence& waiting) const {
   if (!waiting.request.max_tokens_is_default) return;
-  const int64_t absorbed = waiting.session != nullptr ? waiting.session->at.position : 0;
+  const int64_t absorbed = waiting.begin_position();
   const int64_t rest = most_tokens_of(waiting.request.caller) - absorbed -
                        static_cast<int64_t>(waiting.prompt.ids.size());
   if (rest < 1) return;  // refused
@@ -221,7 +263,7 @@ void WaitingLine::fit_default(Sequence& waiting) const {
 // An error if the request could exceed the tokens that a state may have; else empty.
 std::string WaitingLine::too_long_for(const Sequence& waiting) const {
   const Identity& caller = waiting.request.caller;
-  const int64_t absorbed = waiting.session != nullptr ? waiting.session->at.position : 0;
+  const int64_t absorbed = waiting.begin_position();
   const int64_t tokens =
       static_cast<int64_t>(waiting.prompt.ids.size()) + waiting.request.sampling.max_tokens;
   const int64_t most = most_tokens_of(caller);
@@ -238,8 +280,9 @@ std::string WaitingLine::too_long_for(const Sequence& waiting) const {
     limit = fmt::format("--kv-memory holds {} tokens: raise it to {}", most, bytes);
   }
   return fmt::format(
-      "prompt and max_tokens must be at most {} tokens, got {}: the session has {}, and {}",
-      std::max<int64_t>(most - absorbed, 0), tokens, absorbed, limit);
+      "prompt and max_tokens must be at most {} tokens, got {}: the {} has {}, and {}",
+      std::max<int64_t>(most - absorbed, 0), tokens,
+      waiting.session == nullptr && absorbed > 0 ? "initial state" : "session", absorbed, limit);
 }
 
 void WaitingLine::drop_unwanted(Clock::time_point now) {
@@ -320,10 +363,10 @@ void WaitingLine::drop(std::unique_ptr<Sequence>& sequence, EndReason reason,
 }
 
 std::unique_ptr<Sequence> WaitingLine::admit_next(Clock::time_point now, int running,
-                                                  bool accepts_new) {
+                                                  NewRequests starts) {
   shortage_.reset();
   while (!waiting_.empty()) {
-    const auto next = next_in_turn(now, accepts_new);
+    const auto next = next_in_turn(now, starts);
     if (next == waiting_.end()) return nullptr;
     std::unique_ptr<Sequence> sequence;
     try {
@@ -355,16 +398,32 @@ Waiter WaitingLine::waiter_of(const Sequence& waiting) const {
 }
 
 // waiting_.end() if no waiting request may have a slot.
-WaitingLine::Line::iterator WaitingLine::next_in_turn(Clock::time_point now, bool accepts_new) {
+WaitingLine::Line::iterator WaitingLine::next_in_turn(Clock::time_point now, NewRequests starts) {
+  const SlotUse use(uses_, pool_.slots(), seconds_of(now));
+  const Sequence* const keeper = next_to_keep(use);
+  preempted_groups_.clear();
+  const auto has_preempted = [&](TenantId group) {
+    return std::ranges::find(preempted_groups_, group) != preempted_groups_.end();
+  };
+  if (starts == NewRequests::kOfOthers) {
+    for (const auto& waiting : waiting_) {
+      const TenantId group = waiting->request.caller.group();
+      if (waiting->is_preempted() && !has_preempted(group)) preempted_groups_.push_back(group);
+    }
+  }
+  const auto starts_new = [&](const Sequence& waiting) {
+    if (starts != NewRequests::kOfOthers) return starts == NewRequests::kAll;
+    return !has_preempted(waiting.request.caller.group());
+  };
   const auto may = [&](const auto& waiting) {
-    return (accepts_new || waiting->is_preempted()) && has_pages_left(*waiting);
+    if (waiting->keeps_pages() && waiting.get() != keeper) return false;
+    return (waiting->is_preempted() || starts_new(*waiting)) && has_pages_left(*waiting);
   };
   in_turn_.clear();
   for (const auto& waiting : waiting_) {
     if (may(waiting)) in_turn_.push_back(waiter_of(*waiting));
   }
-  const std::optional<TenantId> tenant =
-      tenant_in_turn(in_turn_, SlotUse(uses_, pool_.slots(), seconds_of(now)));
+  const std::optional<TenantId> tenant = tenant_in_turn(in_turn_, use);
   if (!tenant) return waiting_.end();
   in_turn_.clear();
   in_turn_at_.clear();
@@ -379,24 +438,30 @@ WaitingLine::Line::iterator WaitingLine::next_in_turn(Clock::time_point now, boo
 // The cached state that a fresh prompt starts from, if there is one.
 PrefixCache::Start WaitingLine::prefix_of(const Sequence& waiting) {
   const Request& request = waiting.request;
-  if (!waiting.starts_fresh()) return {.use = {.miss = PrefixMiss::kContinues}};
+  const PrefixScope scope = waiting.prefix_scope();
+  if (scope.begin == nullptr && !waiting.starts_fresh()) {
+    return {.use = {.miss = PrefixMiss::kContinues}};
+  }
   if (request.more_prompt || request.sampling.prompt_logprobs >= 0) {
     return {.use = {.miss = PrefixMiss::kScored}};
   }
-  return prefixes_.start(request.caller, waiting.prompt.ids, request.prefix,
-                         request.prompt.prefix_points);
+  // The points count the ids of a fresh prompt.
+  const bool has_points = waiting.starts_fresh();
+  return prefixes_.start(scope, waiting.prompt.ids, request.prefix,
+                         has_points ? request.prompt.prefix_points : PrefixPoints());
 }
 
 // All that may throw comes first: if it does, the request is unchanged and still waits.
 void WaitingLine::start(Sequence& sequence, Clock::time_point now) {
   if (sequence.is_preempted()) return resume(sequence);
-  if (sequence.replay) return start_replay(sequence, now);
   Request& request = sequence.request;
+  if (sequence.adapter() != nullptr) request.adapter = sequence.adapter()->weights;
+  if (sequence.replay) return start_replay(sequence, now);
   Session* const session = sequence.session;
-  if (session != nullptr) {
-    sequence.history = session->at.history;
-    sequence.log = session->at.log;
-  }
+  const Snapshot* const begin = sequence.begin();
+  const int64_t from = sequence.begin_position();
+  if (begin != nullptr) sequence.history = begin->history;
+  if (session != nullptr) sequence.log = session->at.log;
   if (session != nullptr && session->durable()) {
     sequence.durable_answer.emplace(
         StateAnswer{.request_id = request.id, .digest = digest_of(request)});
@@ -404,12 +469,19 @@ void WaitingLine::start(Sequence& sequence, Clock::time_point now) {
     sequence.durable_answer->answer.begins_text = sequence.starts_text();
   }
   PrefixCache::Start prefix = prefix_of(sequence);
+  const InitialState* const initial = sequence.prefix_scope().begin;
+  if (prefix.image != nullptr && initial != nullptr && !has_pages_alone(sequence)) {
+    prefix.use = {.miss = PrefixMiss::kNotStored};  // its pages would come in addition
+    prefix.image.reset();
+  }
   PromptPhase& prompt = sequence.prompt;
   sequence.history.add_prompt(std::span(prompt.ids).first(static_cast<size_t>(prefix.use.tokens)));
   if (session != nullptr) {
     sequence.slot = sessions_.check_out(*session, std::move(prefix.image), prefix.use.tokens);
   } else if (prefix.image != nullptr) {
-    sequence.slot = slot_with(std::move(prefix.image), prefix.use.tokens);
+    sequence.slot = slot_with(std::move(prefix.image), from + prefix.use.tokens);
+  } else if (initial != nullptr) {
+    sequence.slot = slot_with(*initial);
   } else {
     sequence.slot = std::move(*pool_.acquire());
   }
@@ -421,12 +493,19 @@ void WaitingLine::start(Sequence& sequence, Clock::time_point now) {
   prompt.absorbed = static_cast<size_t>(prefix.use.tokens);
   sequence.log_prompt(0);
   sequence.most_tokens = most_tokens_of(request.caller);
-  sequence.position = (session ? session->at.position : 0) + prefix.use.tokens;
+  sequence.position = from + prefix.use.tokens;
   sequence.started = now;
   reserve_pages(sequence);
+  const bool unchanged = initial != nullptr && prefix.use.tokens == 0;
+  if (unchanged && pool_.layout().grows() && residents_.find(initial) == nullptr) {
+    residents_.keep(*initial, sequence.slot);
+  }
   metrics_.add_prefix(index_of(prompt.prefix.miss), prompt.prefix.tokens, prompt.prefix.replayed,
                       prompt.prefix.lost);
-  if (!sequence.requeued) metrics_.observe_queue(seconds_between(request.arrival, now));
+  if (sequence.requeued) return;
+  if (initial != nullptr) metrics_.add_initial_state(initial->id.name);
+  if (sequence.adapter() != nullptr) metrics_.add_adapter(sequence.adapter()->id.name);
+  metrics_.observe_queue(seconds_between(request.arrival, now));
 }
 
 void WaitingLine::resume(Sequence& sequence) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/engine/resident_states.h"
 #include "server/engine/sequence.h"
 #include "server/observe/engine_metrics.h"
 #include "server/prefix/prefix_cache.h"
@@ -28,6 +29,13 @@ struct EngineLoad {
   const HoldTimeEstimator& holds;
   // Prompt tokens a second of all sequences; 0: unknown. shared: several tenants are active.
   double prompt_rate(bool shared) const;
+};
+
+// Which requests may start that were not preempted.
+enum class NewRequests {
+  kAll,
+  kOfOthers,  // those of tenants that have no preempted ones, nor their groups
+  kNone,
 };
 
 // The requests that have no slot yet, in the order of their ranks: by arrival, corrected by
@@ -55,16 +63,17 @@ class WaitingLine {
         pool_(pool),
         metrics_(metrics),
         bound_(bound),
-        most_tokens_(most_tokens) {}
+        most_tokens_(most_tokens),
+        residents_(pool) {}
 
   // Runs session commands; queues the requests that can be served and refuses the others.
   void take_arrivals(const EngineLoad& load, Clock::time_point now);
   // Drops requests that were cancelled, are past their deadline or have waited for too long.
   void drop_unwanted(Clock::time_point now);
   // The next request, in its slot; null if none waits, or no slot or too few pages are available.
-  // running: sequences that may need another page soon. accepts_new: false: preempted ones only.
+  // running: sequences that may need another page soon.
   std::unique_ptr<Sequence> admit_next(Clock::time_point now, int running = 0,
-                                       bool accepts_new = true);
+                                       NewRequests starts = NewRequests::kAll);
   // What the request needs that was next when admit_next() found no slot or too few pages, of a
   // model whose states grow; empty: there were enough, or copies under way will free them.
   const std::optional<Need>& shortage() const { return shortage_; }
@@ -74,6 +83,9 @@ class WaitingLine {
   // Counts the slots in use; call it before each series of calls to the two functions above.
   void count_slots(std::span<const std::unique_ptr<Sequence>> running);
   void count_slot(const Sequence& sequence);
+  // Gives back the slot and the pages of an initial state that is in one. False: there is none.
+  bool give_resident_state() { return residents_.give_one(); }
+  int resident_states() const { return residents_.slots(); }
   // Queues the choices from `first` on, which found no slot.
   void requeue(const Sequence& sequence, size_t first);
   // Queues a sequence that was preempted. Throws std::bad_alloc, and then has not taken it.
@@ -101,7 +113,7 @@ class WaitingLine {
   bool check_session(Line& one);
   void resume_parked(const EngineLoad& load, Clock::time_point now);
   bool drop_if_unwanted(std::unique_ptr<Sequence>& waiting, Clock::time_point now);
-  bool fetch_prefix(Line& one);
+  bool fetch_prefix(Line& one, const EngineLoad& load, Clock::time_point now);
   void wait_for_disk(Line& one, std::shared_ptr<DiskRead> read, Session* session);
   void refuse(const Request& request, const StreamEnd& ending);
 
@@ -123,12 +135,13 @@ class WaitingLine {
   int64_t most_tokens_of(const Identity& who) const;
   int64_t most_pages_of(const Sequence& sequence) const;
   bool has_pages_left(const Sequence& sequence);
+  const Sequence* next_to_keep(const SlotUse& use);
   int32_t pages_for(const Sequence& waiting, int running);
   bool free_slot_for(const Sequence& waiting);
   bool free_pages_for(const Sequence& waiting, int running);
   Waiter waiter_of(const Sequence& waiting) const;
   int most_slots_of(const Identity& who) const { return most_slots(who, pool_.slots()); }
-  Line::iterator next_in_turn(Clock::time_point now, bool accepts_new);
+  Line::iterator next_in_turn(Clock::time_point now, NewRequests starts);
   static constexpr size_t kMostUses = 256;  // then idle tenants' entries are dropped
   TenantUse& use_of(TenantId tenant);
   std::optional<Clock::time_point> patience_ends(const Sequence& waiting) const;
@@ -143,6 +156,8 @@ class WaitingLine {
   void resume(Sequence& sequence);
   void start_replay(Sequence& sequence, Clock::time_point now);
   StateSlot slot_with(StateImage state, int64_t tokens);
+  StateSlot slot_with(const InitialState& state);
+  bool has_pages_alone(const Sequence& sequence);
   void reserve_pages(const Sequence& sequence);
 
   AdmissionQueue& queue_;
@@ -158,13 +173,21 @@ class WaitingLine {
   std::vector<std::unique_ptr<Sequence>> ended_;
   std::optional<Need> shortage_;
   Line reading_;  // requests that wait for a disk, see Sequence::disk_read
+  ResidentStates residents_;
   std::vector<SessionCommand> parked_commands_;
   // Scratch of next_in_turn(), with capacity for the whole line: the tenant's requests and where
   // they are in the line.
   std::vector<Waiter> in_turn_;
   std::vector<Line::iterator> in_turn_at_;
+  std::vector<TenantId> preempted_groups_;  // those with preempted requests in the line
   std::vector<TenantUse> uses_;  // of all tenants in the line and in slots, and of recent ones
-  uint64_t turns_ = 0;           // of tenants
+  // Of the sequences that run and are not preempted any more: all that they may come to need.
+  struct Kept {
+    int slots = 0;
+    int64_t pages = 0;
+  };
+  Kept kept_;
+  uint64_t turns_ = 0;  // of tenants
   bool turn_of_shortest_ = false;
 };
 

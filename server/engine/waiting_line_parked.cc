@@ -90,15 +90,19 @@ bool WaitingLine::check_session(Line& one) {
   return true;
 }
 
-// Starts to read the prompt's prefix if it is on disk alone. True: the request waits for it.
-bool WaitingLine::fetch_prefix(Line& one) {
+// Starts to read the prompt's prefix if it is on disk or in the store alone. True: the request
+// waits for it.
+bool WaitingLine::fetch_prefix(Line& one, const EngineLoad& load, Clock::time_point now) {
   const Sequence& waiting = *one.front();
   const Request& request = waiting.request;
   const bool fresh = waiting.starts_fresh() && !(waiting.session && waiting.session->busy);
   if (!fresh || request.more_prompt || request.sampling.prompt_logprobs >= 0) return false;
   const auto read = std::make_shared<DiskRead>(DiskRead{.under_way = true, .of_prefix = true});
   const auto done = [read] { read->under_way = false; };
-  if (!prefixes_.fetch(request.caller, waiting.prompt.ids, request.prefix, done)) return false;
+  if (!prefixes_.fetch(waiting.prefix_scope(), waiting.prompt.ids, request.prefix,
+                       load.prompt_rate(is_shared(now)), done)) {
+    return false;
+  }
   wait_for_disk(one, read, waiting.session);
   if (waiting.session != nullptr) sessions_.set_busy(*waiting.session, true);
   return true;

@@ -4,8 +4,18 @@
 
 #include "kernels/check.h"
 #include "server/engine/waiting_line.h"
+#include "server/session/state_transfer.h"
 
 namespace recurve {
+namespace {
+
+// The one that a request in line starts from itself, and not its session has; null: none.
+const InitialState* initial_state_of(const Sequence& waiting) {
+  const bool begins = waiting.session == nullptr && !waiting.is_preempted();
+  return begins ? waiting.request.binding.initial_state.get() : nullptr;
+}
+
+}  // namespace
 
 TenantUse& WaitingLine::use_of(TenantId tenant) {
   const auto found = std::ranges::find(uses_, tenant, &TenantUse::tenant);
@@ -24,6 +34,7 @@ void WaitingLine::forget_uses() {
 
 void WaitingLine::count_slots(std::span<const std::unique_ptr<Sequence>> running) {
   for (TenantUse& use : uses_) use.slots = use.pages = 0;
+  kept_ = {};
   for (const auto& sequence : running) count_slot(*sequence);
 }
 
@@ -31,6 +42,26 @@ void WaitingLine::count_slot(const Sequence& sequence) {
   TenantUse& use = use_of(sequence.request.caller.share());
   ++use.slots;
   use.pages += most_pages_of(sequence);
+  if (!sequence.keeps_pages()) return;
+  ++kept_.slots;
+  kept_.pages += StateLayout::pages(sequence.final_position());
+}
+
+// Of the waiting requests that would not be preempted any more the one that may start, if half of
+// the slots and of the pages remain for the others, or if no such request runs; null: none may. So
+// a tenant that has little need not wait until one of these ends. In the order of their last
+// preemption, as small ones would otherwise keep a large one waiting.
+const Sequence* WaitingLine::next_to_keep(const SlotUse& use) {
+  const Sequence* first = nullptr;
+  for (const auto& waiting : waiting_) {
+    if (!waiting->keeps_pages() || !has_pages_left(*waiting)) continue;
+    if (first != nullptr && first->preemption.last <= waiting->preemption.last) continue;
+    if (use.may_have_more(*use.of(waiting->request.caller.share()))) first = waiting.get();
+  }
+  if (first == nullptr || kept_.slots == 0) return first;
+  const int64_t pages = kept_.pages + StateLayout::pages(first->final_position());
+  const bool fits = 2 * (kept_.slots + 1) <= pool_.slots() && 2 * pages <= pool_.pages();
+  return fits ? first : nullptr;
 }
 
 // Tokens that one state of the caller may have.
@@ -48,7 +79,7 @@ int64_t WaitingLine::most_pages_of(const Sequence& sequence) const {
   const int64_t most = most_tokens_of(sequence.request.caller);
   if (sequence.request.more_prompt != nullptr) return StateLayout::pages(most);
   const bool waits = sequence.started == Clock::time_point{} && !sequence.replay;
-  const int64_t before = waits && sequence.session != nullptr ? sequence.session->at.position : 0;
+  const int64_t before = waits ? sequence.begin_position() : 0;
   return StateLayout::pages(std::min(before + sequence.final_position(), most));
 }
 
@@ -66,7 +97,9 @@ bool WaitingLine::is_shared(Clock::time_point now) const {
 
 // Makes sure that a slot is free, if need be by moving an idle session out of its slot. False if
 // neither exists.
-bool WaitingLine::free_one_slot() { return pool_.free_slots() > 0 || sessions_.evict_one(); }
+bool WaitingLine::free_one_slot() {
+  return pool_.free_slots() > 0 || residents_.give_one() || sessions_.evict_one();
+}
 
 // The same for a request, unless it has one.
 bool WaitingLine::free_slot_for(const Sequence& waiting) {
@@ -91,22 +124,29 @@ int64_t WaitingLine::first_tokens_of(const Sequence& sequence, int64_t position)
 // that runs.
 int32_t WaitingLine::pages_for(const Sequence& waiting, int running) {
   if (!pool_.layout().grows()) return 0;
-  const bool continues = waiting.session != nullptr && !waiting.is_preempted() && !waiting.replay;
-  const int64_t position = continues ? waiting.session->at.position : waiting.position;
+  const bool begins = waiting.begin() != nullptr && !waiting.is_preempted() && !waiting.replay;
+  const int64_t position = begins ? waiting.begin_position() : waiting.position;
   const int64_t tokens = first_tokens_of(waiting, position);
   const int32_t least = waiting.has_slot()
                             ? pool_.missing_pages(*waiting.session->slot, position, tokens)
-                            : static_cast<int32_t>(StateLayout::pages(tokens));
+                            : static_cast<int32_t>(StateLayout::pages(tokens)) -
+                                  residents_.shared_pages(initial_state_of(waiting));
   const bool has_slots = use_of(waiting.request.caller.share()).slots > 0;
   return has_slots ? std::min(least + running, std::max(least, pool_.pages())) : least;
 }
 
-// Makes sure that the request has its pages, if need be by moving idle sessions out of their slots.
+// Makes sure that the request has its pages, if need be by moving idle sessions out of their slots;
+// the initial state that it shares pages with last.
 bool WaitingLine::free_pages_for(const Sequence& waiting, int running) {
-  const int32_t wanted = pages_for(waiting, running);
+  int32_t wanted = pages_for(waiting, running);
   while (wanted > 0 && pool_.free_pages() < wanted) {
     if (pool_.free_pages() + pool_.held_pages() >= wanted) return false;
+    if (residents_.give_one(initial_state_of(waiting))) continue;
     if (sessions_.evict_one(waiting.replay ? nullptr : waiting.session)) continue;
+    if (residents_.give_one()) {
+      wanted = pages_for(waiting, running);
+      continue;
+    }
     lack(waiting, wanted);
     return false;
   }
@@ -141,6 +181,24 @@ StateSlot WaitingLine::slot_with(StateImage state, int64_t tokens) {
   CHECK(pool_.reserve(slot, tokens));
   pool_.load(std::move(state), slot);
   return slot;
+}
+
+// The same with the state that a request starts from; where states grow, it shares the pages of
+// the one that is in a slot.
+StateSlot WaitingLine::slot_with(const InitialState& state) {
+  const Snapshot& at = snapshot_of(state);
+  const StateSlot* const resident = residents_.find(&state);
+  if (resident == nullptr) return slot_with(at.image, at.position);
+  StateSlot slot = std::move(*pool_.acquire_unset());
+  CHECK(pool_.share_pages(*resident, slot, at.position));
+  pool_.copy(*resident, slot, at.position);
+  return slot;
+}
+
+// Whether there are pages for a request that shares none.
+bool WaitingLine::has_pages_alone(const Sequence& sequence) {
+  return !pool_.layout().grows() || pool_.free_pages() >= StateLayout::pages(first_tokens_of(
+                                                              sequence, sequence.begin_position()));
 }
 
 // Those that free_pages_for() has found.

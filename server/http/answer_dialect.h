@@ -26,7 +26,8 @@ class AnswerDialect {
   virtual Refused read(std::string body, const WorkLimits& limits,
                        std::vector<TextRequest>* asked) = 0;
   // Does what must happen before the requests begin. True: they can begin at once. Otherwise `go`
-  // is called once, from any thread, when they can.
+  // is called once, from any thread, when they can. Then the answer may end at once, and this
+  // object with it: what calls `go` uses no member afterwards.
   virtual bool prepare(std::vector<TextRequest>* asked, std::function<void(Refused)> go) {
     (void)asked, (void)go;
     return true;

@@ -309,7 +309,7 @@ void HttpAnswer::written(bool ok) {
 void HttpAnswer::silent() {
   {
     std::lock_guard lock(mutex_);
-    if (!is_read_ || !dialect_->streams() || ended_ || writing_ || !pending_.empty()) return;
+    if (ended_ || !is_read_ || !dialect_->streams() || writing_ || !pending_.empty()) return;
     streaming_ = true;
     pending_ = chunk(": waiting\n\n", request_.chunked);
   }
@@ -328,6 +328,7 @@ void HttpAnswer::client_left() {
 }
 
 void HttpAnswer::abort(CallRegistry::Reason reason) {
+  if (reason == CallRegistry::Reason::kModelEnds) return;  // the parts know their model
   if (reason == CallRegistry::Reason::kAbort) aborted_ = true;
   unwanted_ = true;
   if (Part* const first = first_) first->abort(reason);
@@ -337,8 +338,14 @@ void HttpAnswer::done() {
   const auto alive = std::move(self_);
   body_share_ = {};
   gathered_share_ = {};
+  std::unique_ptr<AnswerDialect> dialect;  // goes now: other threads may still refer to this
+  {
+    std::lock_guard lock(mutex_);
+    dialect = std::move(dialect_);
+  }
+  dialect.reset();
+  for (const auto& part : parts_) part->done();  // before it, parts may cut the connection
   connection_.reset();
-  for (const auto& part : parts_) part->done();
   if (counted_as_ == CountedAs::kParts) return;
   core_.registry.leave(this);
   core_.registry.gone(counted_as_ == CountedAs::kRefused);

@@ -47,14 +47,14 @@ Refused find_model(const ClientJson& body, const char* session, const ModelQuery
   std::string continued = query.session;
   if (session != nullptr && continued.empty()) continued = string_of(body, session).value_or("");
   return query.core.find({.name = string_of(body, "model").value_or(""),
-                          .tenant = query.tenant,
+                          .caller = query.caller,
                           .session = std::move(continued)},
                          query.found);
 }
 
-Refused find_model(const HttpRequest& request, const ServerCore& core,
-                   std::shared_ptr<ServedModel>* model) {
-  return core.find({.name = query_field(request.query, "model").value_or("")}, model);
+Refused find_model(const HttpRequest& request, const ServerCore& core, FoundModel* model) {
+  return core.find(
+      {.name = query_field(request.query, "model").value_or(""), .caller = request.caller}, model);
 }
 
 void check_messages(size_t count, const char* field, size_t bytes) {
@@ -83,6 +83,11 @@ void check_tool_fields(const ClientJson& tool) {
   const bool is_direct =
       callers->is_array() && std::ranges::find(*callers, ClientJson("direct")) != callers->end();
   if (!is_direct) refuse("allowed_callers of a tool without \"direct\"");
+}
+
+BindingNames chosen_of(const ClientJson& body) {
+  return {.initial_state = string_of(body, "initial_state").value_or(""),
+          .adapter = string_of(body, "adapter").value_or("")};
 }
 
 void read_any_whitespace(const ClientJson& body, TextRequest* asked) {

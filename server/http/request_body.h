@@ -10,6 +10,7 @@
 #include "server/http/message.h"
 #include "server/request/refusal.h"
 #include "server/serving/server_core.h"
+#include "server/serving/text_request.h"
 #include "server/text/json/client_json.h"
 #include "server/text/work_limits.h"
 
@@ -38,8 +39,8 @@ struct FieldTable {
 // Finds the model of a body.
 struct ModelQuery {
   const ServerCore& core;
-  std::shared_ptr<ServedModel>* found;
-  TenantId tenant = 0;
+  FoundModel* found;
+  const Identity& caller;
   std::string session = {};  // that the header names
 };
 
@@ -52,8 +53,7 @@ Refused read_body(std::string text, const WorkLimits& limits, const FieldTable& 
 // Finds the model of a body. `session`: as in FieldTable. Throws BadField.
 Refused find_model(const ClientJson& body, const char* session, const ModelQuery& query);
 // Of a request without a body: the query's `model`.
-Refused find_model(const HttpRequest& request, const ServerCore& core,
-                   std::shared_ptr<ServedModel>* model);
+Refused find_model(const HttpRequest& request, const ServerCore& core, FoundModel* model);
 
 // Refuses more messages or items than most_messages() allows for a body of `bytes`. Throws
 // BadField.
@@ -65,6 +65,9 @@ void check_tools(const ClientJson& tools);
 // Refuses fields of a function that would change who calls it, how, or what the prompt has of it.
 // Throws BadField.
 void check_tool_fields(const ClientJson& tool);
+
+// Reads `initial_state` and `adapter`. Throws BadField.
+BindingNames chosen_of(const ClientJson& body);
 
 // Reads any_whitespace into the constraint, without which it is refused. Throws BadField.
 void read_any_whitespace(const ClientJson& body, TextRequest* asked);

@@ -61,8 +61,8 @@ Route::Respond load_handler(const ServerCore& core) {
     load["object"] = "load";
     load["version"] = core.options.version;
     load["uptime_seconds"] = seconds_between(core.started, Clock::now());
-    add_model(*core.models().front(), &load);
-    if (core.models().size() > 1) {
+    add_model(core.first(), &load);
+    if (core.several()) {
       json& models = load["models"] = json::array();
       for (const auto& model : core.models()) {
         models.push_back(json_of(load_of({model})));
@@ -84,7 +84,7 @@ HttpApi server_api(ServerCore& core) {
     *object = {{"status", "ok"}};
     if (!core.durable()) (*object)["durability"] = "unavailable";
     for (const auto& model : core.models()) {
-      if (core.models().size() > 1) (*object)["models"][model->name()] = status_of(*model);
+      if (core.several()) (*object)["models"][model->name()] = status_of(*model);
     }
     return Refused();
   });

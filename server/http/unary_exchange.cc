@@ -13,12 +13,6 @@ constexpr size_t kMaxCommandBytes = 64 << 10;
 
 }  // namespace
 
-Route::Begin UnaryExchange::text_handler(ServerCore& core, TextWork work) {
-  return request_handler(core, [work = std::move(work)](HttpRequest& request, const auto&... rest) {
-    return work(std::move(request.body), rest...);
-  });
-}
-
 Route::Begin UnaryExchange::request_handler(ServerCore& core, RequestWork work) {
   return handler(core, {.text = std::move(work)});
 }

@@ -13,11 +13,8 @@ namespace recurve {
 // A request that a text thread or the engine answers with one object of JSON.
 class UnaryExchange final : public Exchange, private Executor::Task {
  public:
-  // Reads the body and writes the object as JSON, on a text thread; may throw WorkUnwanted as the
+  // Takes the body and writes the object as JSON, on a text thread; may throw WorkUnwanted as the
   // limits require it, and BadField.
-  using TextWork = std::function<Refused(std::string body, const ServerCore& core,
-                                         const WorkLimits& limits, std::string* object)>;
-  // The same of a request that its caller or its headers decide over.
   using RequestWork = std::function<Refused(HttpRequest& request, const ServerCore& core,
                                             const WorkLimits& limits, std::string* object)>;
   // Reads a command from the request, on the connection's thread. May throw BadField.
@@ -30,7 +27,6 @@ class UnaryExchange final : public Exchange, private Executor::Task {
       std::function<nlohmann::json(const SessionCommand& command, const SessionResult& result)>;
 
   // Handlers of routes. `status`: of a response that is no refusal.
-  static Route::Begin text_handler(ServerCore& core, TextWork work);
   static Route::Begin request_handler(ServerCore& core, RequestWork work);
   static Route::Begin command_handler(ServerCore& core, ToCommand to_command, ToObject to_object,
                                       int status = 200);

@@ -52,7 +52,8 @@ struct TenantLimits {
   // Of pages of states that grow: what its running requests may come to need. Idle sessions are not
   // counted, as they give up their pages first.
   int64_t page_bytes = kNoBytes;
-  int64_t disk_bytes = kNoBytes;  // states of durable sessions and their marks
+  int64_t disk_bytes = kNoBytes;   // states of durable sessions and their marks
+  int64_t store_bytes = kNoBytes;  // the same, in a store that servers share, of all these
 
   static constexpr int kNone = std::numeric_limits<int>::max();
   static constexpr int64_t kNoBytes = std::numeric_limits<int64_t>::max();

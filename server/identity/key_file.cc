@@ -78,10 +78,32 @@ constexpr struct {
   int64_t TenantLimits::* limit;
 } kBytes[] = {{"host_bytes", &TenantLimits::host_bytes},
               {"page_bytes", &TenantLimits::page_bytes},
-              {"disk_bytes", &TenantLimits::disk_bytes}};
+              {"disk_bytes", &TenantLimits::disk_bytes},
+              {"store_bytes", &TenantLimits::store_bytes}};
+
+constexpr struct {
+  const char* name;
+  BoundNames::Kind kind;
+} kListed[] = {{"adapters", &BoundNames::adapters},
+               {"initial_states", &BoundNames::initial_states}};
+
+BoundNames listed_from(const json& object, const std::string& where) {
+  BoundNames listed;
+  for (const auto& [field, kind] : kListed) {
+    const auto names = object.find(field);
+    if (names == object.end()) continue;
+    const bool right = names->is_array() && std::ranges::all_of(*names, [](const json& name) {
+                         return name.is_string() && !name.get_ref<const std::string&>().empty();
+                       });
+    if (!right) fail(fmt::format("{}: \"{}\" must be a list of names", where, field));
+    for (const json& name : *names) (listed.*kind).insert(name.get<std::string>());
+  }
+  return listed;
+}
 
 TenantLimits limits_from(const json& object, const std::string& where) {
   std::set<std::string> names = {"weight", "tokens_per_minute"};
+  for (const auto& of : kListed) names.insert(of.name);
   for (const auto& of : kCounts) names.insert(of.name);
   for (const auto& of : kBytes) names.insert(of.name);
   only(object, where, names);
@@ -240,7 +262,9 @@ KeyFile parse_key_file(std::string_view text) {
   if (!tenants.is_object()) fail("\"tenants\" must be an object");
   for (const auto& [name, limits] : tenants.items()) {
     if (!is_tenant_name(name)) fail(tenant_name_rule(name));
-    file.tenants[name] = limits_from(limits, fmt::format("tenant \"{}\"", name));
+    const std::string where = fmt::format("tenant \"{}\"", name);
+    file.tenants[name] = limits_from(limits, where);
+    file.listed[name] = listed_from(limits, where);
   }
   file.keys = list_from(all, "keys", "key", key_from, &KeyFile::Key::id, "id");
   file.certificates = list_from(all, "certificates", "certificate", certificate_from,
@@ -253,6 +277,11 @@ KeyFile parse_key_file(std::string_view text) {
 std::string to_text(const KeyFile& file) {
   json all = {{"tenants", json::object()}, {"keys", json::array()}};
   for (const auto& [name, limits] : file.tenants) all["tenants"][name] = to_json(limits);
+  for (const auto& [name, listed] : file.listed) {
+    for (const auto& [field, kind] : kListed) {
+      if (!(listed.*kind).empty()) all["tenants"][name][field] = listed.*kind;
+    }
+  }
   for (const KeyFile::Key& key : file.keys) {
     json object = {
         {"id", key.id},

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,23 +21,33 @@ using KeyTime = std::chrono::sys_seconds;
 std::string_view key_id_of(std::string_view key);  // empty: not a key
 KeyHash hash_of(std::string_view key);
 
+// Names of initial states and adapters.
+struct BoundNames {
+  using Names = std::set<std::string, std::less<>>;
+  using Kind = Names BoundNames::*;
+
+  Names initial_states = {}, adapters = {};
+};
+
 // A keys file, in JSON:
 //
 //   {"tenants": {NAME: {"weight": 2, "slots": 4, "waiting": 64, "sessions": 100, "priority": 0,
 //                       "choices": 4, "prompt_tokens": 8192, "tokens_per_minute": 60000,
 //                       "host_bytes": 1000000000, "page_bytes": 500000000,
-//                       "disk_bytes": 10000000000}},
+//                       "disk_bytes": 10000000000, "store_bytes": 100000000000,
+//                       "adapters": [NAME], "initial_states": [NAME]}},
 //    "keys": [{"id": ID, "tenant": NAME, "role": "user", "sha256": HEX, "expires": TIME}],
 //    "certificates": [{"subject": "CN=me,O=we", "tenant": NAME, "role": "user"}],
 //    "issuers": [{"issuer": "https://login.example", "audience": "recurve", "jwks": "login.json",
 //                 "tenant_claim": "sub", "role": "user"}]}
 //
 // All four are optional, as are "role" (user), "expires" (never), each limit and each tenant: see
-// TenantLimits. TIME is "2026-12-31T23:59:59Z". A subject has the form of RFC 2253, the most
-// specific part first. A token of an issuer (RFC 7519) must have "issuer" as "iss" and "audience"
-// in "aud"; the issuer's public keys (RFC 7517) are in the file "jwks" of the same folder. Tokens
-// belong to the tenant "tenant", or each to the tenant that its claim "tenant_claim" names. Other
-// fields are errors.
+// TenantLimits. An adapter or initial state that some tenant lists, of whatever model, is for the
+// tenants that list it; others are for all. TIME is "2026-12-31T23:59:59Z". A subject has the form
+// of RFC 2253, the most specific part first. A token of an issuer (RFC 7519) must have "issuer" as
+// "iss" and "audience" in "aud"; the issuer's public keys (RFC 7517) are in the file "jwks" of the
+// same folder. Tokens belong to the tenant "tenant", or each to the tenant that its claim
+// "tenant_claim" names. Other fields are errors.
 struct KeyFile {
   struct Key {
     std::string id;
@@ -57,6 +68,7 @@ struct KeyFile {
     Role role = Role::kUser;
   };
   std::map<std::string, TenantLimits> tenants;
+  std::map<std::string, BoundNames, std::less<>> listed;  // by tenant, each of which `tenants` has
   std::vector<Key> keys;
   std::vector<Certificate> certificates;
   std::vector<Issuer> issuers;

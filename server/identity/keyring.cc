@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <openssl/crypto.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <map>
@@ -65,6 +66,7 @@ struct Keyring::Keys {
   std::vector<std::string> files;
   std::vector<FileStamp> stamps;
   std::map<std::string, TenantLimits> limits;
+  decltype(KeyFile::listed) listed;
   double share = 1;  // of all slots, for a tenant without a limit of slots
   std::unordered_map<std::string, Holder> by_id;
   std::map<std::string, Identity, std::less<>> by_subject;
@@ -75,6 +77,7 @@ struct Keyring::Keys {
     add_file(path);
     const KeyFile file = read_key_file(path);
     limits = file.tenants;
+    listed = file.listed;
     if (has_several_tenants(file)) share = kShareOfOne;
     for (const auto& key : file.keys) {
       Holder& holder = by_id[key.id];
@@ -200,6 +203,14 @@ Keyring::Found Keyring::find(std::string_view key, std::string_view subject, boo
   const auto found = keys->by_subject.find(subject);
   if (found == keys->by_subject.end()) return {.why = Finding::kUnknownCertificate};
   return {found->second, Finding::kKnown};
+}
+
+bool Keyring::sees(std::string_view tenant, BoundNames::Kind kind, std::string_view name) {
+  const std::shared_ptr<const Keys> keys = current();
+  const auto own = keys->listed.find(tenant);
+  if (own != keys->listed.end() && (own->second.*kind).contains(name)) return true;
+  return std::ranges::none_of(keys->listed,
+                              [&](const auto& of) { return (of.second.*kind).contains(name); });
 }
 
 std::string_view name_of(Keyring::Finding why) {

@@ -46,6 +46,8 @@ class Keyring {
   // certificate; empty: none. The time does not reveal how much of a key is correct. Without
   // verify_tokens only tokens verified before are known; others are kTooManyWrongTokens.
   Found find(std::string_view key, std::string_view subject, bool verify_tokens = true);
+  // Whether the tenant lists the name, or no tenant does.
+  bool sees(std::string_view tenant, BoundNames::Kind kind, std::string_view name);
 
  private:
   struct Keys;

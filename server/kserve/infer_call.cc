@@ -89,13 +89,14 @@ Refused InferCall::command(SessionCommand command, std::function<void(Refused)> 
 }
 
 void InferCall::open_session() {
-  const Refused refused =
-      command({.kind = SessionCommand::Kind::kOpen, .name = request_.sequence.session},
-              [this](Refused failed) {
-                opened_ = !failed;
-                early_ = std::move(failed);
-                begin();
-              });
+  const Refused refused = command({.kind = SessionCommand::Kind::kOpen,
+                                   .name = request_.sequence.session,
+                                   .chosen = request_.asked.chosen},
+                                  [this](Refused failed) {
+                                    opened_ = !failed;
+                                    early_ = std::move(failed);
+                                    begin();
+                                  });
   if (!refused) return;
   early_ = refused;
   begin();
@@ -135,7 +136,7 @@ Refused InferCall::read(TextRequest* asked) {
 
 void InferCall::send(AnswerEvent event) {
   if (!answer_) {
-    answer_.emplace(request_.form, model_->info.model_name, *model_->text.tokenizer);
+    answer_.emplace(request_.form, model_.name(), *model_->text.tokenizer);
   }
   if (auto response = answer_->take(event)) respond(std::move(*response));
 }

@@ -72,7 +72,7 @@ class InferCall : public AnswerSink,
   void done();
 
   ServiceContext& context_;
-  std::shared_ptr<ServedModel> model_;  // once the message is read
+  FoundModel model_;  // once the message is read
   grpc::CallbackServerContext& grpc_call_;
   const char* const rpc_;
   InferRequest request_;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "server/kserve/tensors.h"
+#include "server/serving/bind.h"
 #include "server/serving/validate.h"
 
 namespace recurve {
@@ -239,26 +240,29 @@ Refused read_infer_request(ModelInferRequest&& message, const ServerCore& core, 
   const std::string name = message.model_name();
   TextRequest& asked = to->asked;
   try {
-    Refused refused = find_model(core, name, message.model_version(), &asked.model);
+    Refused refused = find_model(core, name, message.model_version(), asked.caller, &asked.model);
     if (refused) return refused;
     Reader(message, to).read();
     const InferSequence& sequence = to->sequence;
-    if (sequence.session.empty() || sequence.start) return {};
-    return core.find({name, asked.caller.tenant, sequence.session}, &asked.model);
+    if (!sequence.session.empty() && !sequence.start) {
+      refused = core.find({name, asked.caller, sequence.session}, &asked.model);
+    }
+    return refused ? refused : choose_adapter(asked.model, &asked.chosen);
   } catch (const Refusal& refusal) {
     return refusal;
   }
 }
 
 Refused find_model(const ServerCore& core, const std::string& name, const std::string& version,
-                   std::shared_ptr<ServedModel>* model, bool of_failed) {
+                   const Identity& caller, FoundModel* found, bool of_failed) {
   constexpr const char* kField = "model_name";
   if (name.empty()) {
     return Refusal{.reason = EndReason::kNotFound,
                    .message = "model_name must be the name of a model, got none",
                    .field = kField};
   }
-  Refused refused = core.find({.name = name, .field = kField, .of_failed = of_failed}, model);
+  Refused refused =
+      core.find({.name = name, .caller = caller, .field = kField, .of_failed = of_failed}, found);
   if (refused || version.empty() || version == kModelVersion) return refused;
   return Refusal{
       .reason = EndReason::kNotFound,

@@ -59,7 +59,7 @@ Refused read_infer_request(inference::ModelInferRequest&& message, const ServerC
 
 // Finds a model by its name, which must be given, and its version. `of_failed`: see ModelChoice.
 Refused find_model(const ServerCore& core, const std::string& name, const std::string& version,
-                   std::shared_ptr<ServedModel>* model, bool of_failed = false);
+                   const Identity& caller, FoundModel* found, bool of_failed = false);
 
 // Reads sampling parameters and stop conditions with the names of vLLM's backend of Triton: see the
 // table in the source. Numbers may be strings, as in that backend's example. Parameters that would

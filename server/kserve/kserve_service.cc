@@ -128,9 +128,9 @@ class KserveService final : public RawService {
     immediate<inference::ModelReadyRequest, inference::ModelReadyResponse>(
         "ModelReady",
         [&core](Call*, const auto& asked, auto* to) {
-          std::shared_ptr<ServedModel> model;
+          FoundModel model;
           to->set_ready(!core.availability() &&
-                        !find_model(core, asked.name(), asked.version(), &model));
+                        !find_model(core, asked.name(), asked.version(), kStranger, &model));
           return Refused();
         },
         Access::kAnyone);
@@ -150,14 +150,14 @@ class KserveService final : public RawService {
         });
     immediate<inference::ModelMetadataRequest, inference::ModelMetadataResponse>(
         "ModelMetadata", [this](Call* call, const auto& asked, auto* to) {
-          std::shared_ptr<ServedModel> model;
+          FoundModel model;
           Refused refused = find(call, asked.name(), asked.version(), &model);
           if (!refused) fill(model->info, to);
           return refused;
         });
     immediate<inference::ModelConfigRequest, inference::ModelConfigResponse>(
         "ModelConfig", [this](Call* call, const auto& asked, auto* to) {
-          std::shared_ptr<ServedModel> model;
+          FoundModel model;
           Refused refused = find(call, asked.name(), asked.version(), &model);
           if (!refused) fill(model->info, to->mutable_config());
           return refused;
@@ -167,16 +167,20 @@ class KserveService final : public RawService {
   // Live and Ready need no key; descriptions of the server and the model do.
   Refused user(Call* call) const {
     Identity caller;
-    return context_.identify(call, Role::kUser, &caller);
+    return user(call, &caller);
+  }
+  Refused user(Call* call, Identity* caller) const {
+    return context_.identify(call, Role::kUser, caller);
   }
 
   // For users; while the server drains too.
   Refused find(Call* call, const std::string& name, const std::string& version,
-               std::shared_ptr<ServedModel>* model) const {
-    Refused refused = user(call);
+               FoundModel* model) const {
+    Identity caller;
+    Refused refused = user(call, &caller);
     const ServerCore& core = context_.core;
     if (!refused && !core.all_loaded()) refused = core.availability();
-    return refused ? refused : find_model(core, name, version, model, /*of_failed=*/true);
+    return refused ? refused : find_model(core, name, version, caller, model, /*of_failed=*/true);
   }
 };
 

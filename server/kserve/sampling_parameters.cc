@@ -28,6 +28,10 @@ struct Parameter {
     throw invalid(std::string(name), "{} must be {}{}", name, wanted, got);
   }
 
+  std::string name_of(std::string_view what) const {
+    if (!value.is_string()) refuse(fmt::format("the name of {}", what));
+    return value.get<std::string>();
+  }
   bool flag() const {
     if (value.is_boolean()) return value.get<bool>();
     const std::string text = value.is_string() ? value.get<std::string>() : "";
@@ -108,6 +112,10 @@ void read_constraint(const Parameter& p, TextRequest* to) {
   to->constraint_field = p.name;
 }
 
+void read_adapter(const Parameter& p, TextRequest* to) {
+  to->chosen.adapter = p.name_of("an adapter");
+}
+
 struct Known {
   std::string_view name;
   void (*read)(const Parameter& p, TextRequest* to);
@@ -145,6 +153,10 @@ constexpr Known kKnown[] = {
     {"n", [](auto& p, auto* to) { to->choices = p.small(); }},
     {"logprobs", [](auto& p, auto* to) { to->logprobs = p.small(); }},
     {"add_special_tokens", [](auto& p, auto* to) { to->add_special_tokens = p.flag(); }},
+    {"initial_state",
+     [](auto& p, auto* to) { to->chosen.initial_state = p.name_of("an initial state"); }},
+    {"adapter", read_adapter},
+    {"lora_name", read_adapter},  // as vLLM's backend calls it
     {"guided_json", read_constraint<ConstraintText::Form::kJsonSchema>},
     {"guided_regex", read_constraint<ConstraintText::Form::kRegex>},
     {"guided_choice", read_constraint<ConstraintText::Form::kChoice>},
@@ -178,7 +190,6 @@ constexpr Refusable kRefused[] = {
     {"length_penalty", {"1.0", "1"}},
     {"logits_processors", {"[]"}},
     {"logprob_token_ids"},
-    {"lora_name"},
     {"max_new_tokens"},
     {"max_output_tokens"},
     {"min_new_tokens", {"0"}},

@@ -12,6 +12,7 @@
 
 #include "server/identity/cipher.h"
 #include "server/identity/hex.h"
+#include "server/object_store/printable.h"
 #include "server/object_store/xml_element.h"
 
 namespace recurve {
@@ -22,18 +23,6 @@ bool has_only(std::string_view text, std::string_view more) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
            more.find(c) != std::string_view::npos;
   });
-}
-
-// Servers and proxies resolve "." and "..", and some merge slashes.
-bool is_key(std::string_view key) {
-  if (key.empty() || key.size() > 900 || !has_only(key, "._/-")) return false;
-  for (size_t begin = 0; begin <= key.size();) {
-    const size_t end = std::min(key.find('/', begin), key.size());
-    const std::string_view part = key.substr(begin, end - begin);
-    if (part.empty() || part == "." || part == "..") return false;
-    begin = end + 1;
-  }
-  return true;
 }
 
 std::string sha256_of(std::span<const std::string_view> parts) {
@@ -53,20 +42,21 @@ std::string sha256_of(std::span<const std::string_view> parts) {
   return to_hex(hash);
 }
 
-// A text of the store's in a message of ours.
-std::string printable(std::string_view text) {
-  std::string plain(text.substr(0, 200));
-  std::ranges::replace_if(plain, [](char c) { return c < ' ' || c > '~'; }, '?');
-  return plain;
-}
-
 uint64_t number_of(std::string_view digits) {
   uint64_t number = 0;
   std::from_chars(digits.data(), digits.data() + digits.size(), number);
   return number;
 }
 
-// A put with a condition may have been carried out.
+std::string new_probe_key() { return "probe/" + to_hex(random_bytes(16)); }
+
+// A store that has no space. Others are MinIO's and Ceph's codes.
+bool is_full(int status, std::string_view code) {
+  return status == 507 || code == "XMinioStorageFull" || code == "QuotaExceeded" ||
+         code == "XMinioAdminBucketQuotaExceeded";
+}
+
+// A call with a condition may have been carried out.
 class UnknownOutcome : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -77,6 +67,18 @@ bool is_expired(std::string_view code) {
 }
 
 }  // namespace
+
+// Servers and proxies resolve "." and "..", and some merge slashes.
+bool ObjectStore::is_key(std::string_view text) {
+  if (text.empty() || text.size() > 900 || !has_only(text, "._/-")) return false;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find('/', begin), text.size());
+    const std::string_view part = text.substr(begin, end - begin);
+    if (part.empty() || part == "." || part == "..") return false;
+    begin = end + 1;
+  }
+  return true;
+}
 
 ObjectStoreTarget parse_object_store(const std::string& url, const std::string& endpoint,
                                      const std::string& region) {
@@ -89,7 +91,8 @@ ObjectStoreTarget parse_object_store(const std::string& url, const std::string& 
   while (target.prefix.ends_with('/')) target.prefix.pop_back();
   if (target.bucket.size() < 3 || target.bucket.size() > 63 || !has_only(target.bucket, ".-") ||
       target.bucket.find("..") != std::string::npos ||
-      (!target.prefix.empty() && (!is_key(target.prefix) || target.prefix.size() > 256))) {
+      (!target.prefix.empty() &&
+       (!ObjectStore::is_key(target.prefix) || target.prefix.size() > 256))) {
     throw std::invalid_argument(fmt::format(
         "\"{}\" is no s3://BUCKET/PREFIX: a bucket of 3 to 63 letters, digits, '.' and '-', and a "
         "prefix of at most 256 letters, digits and \"._/-\"",
@@ -151,7 +154,7 @@ ObjectResult ObjectStore::get(const std::string& key, size_t most_bytes) {
 }
 
 ObjectResult ObjectStore::put(const std::string& key, std::span<const std::string_view> parts,
-                              const PutCondition& condition) {
+                              const ObjectCondition& condition) {
   return perform({.method = "PUT",
                   .key = key,
                   .parts = parts,
@@ -160,8 +163,9 @@ ObjectResult ObjectStore::put(const std::string& key, std::span<const std::strin
                   .condition = condition.header});
 }
 
-ObjectResult ObjectStore::remove(const std::string& key) {
-  ObjectResult result = perform({.method = "DELETE", .key = key, .hash = sha256_of({})});
+ObjectResult ObjectStore::remove(const std::string& key, const ObjectCondition& condition) {
+  ObjectResult result = perform(
+      {.method = "DELETE", .key = key, .hash = sha256_of({}), .condition = condition.header});
   if (result.outcome == Outcome::kMissing) result.outcome = Outcome::kDone;
   return result;
 }
@@ -184,21 +188,22 @@ ObjectStore::Page ObjectStore::list(const std::string& begins, const std::string
   for (size_t end; (end = rest.find(kEnd)) != std::string_view::npos;
        rest.remove_prefix(end + kEnd.size())) {
     const std::string_view one = xml_element(rest.substr(0, end + kEnd.size()), "Contents");
-    const std::string_view key = xml_element(one, "Key");
+    const std::string key = xml_unescaped(xml_element(one, "Key"));
     if (!key.starts_with(target_.prefix)) {
       page.result = {.error = fmt::format("{} lists \"{}\", which was not asked for",
                                           target_.endpoint, printable(key))};
       return page;
     }
-    page.objects.push_back({.key = std::string(key.substr(target_.prefix.size())),
+    page.objects.push_back({.key = key.substr(target_.prefix.size()),
                             .bytes = number_of(xml_element(one, "Size")),
-                            .changed = xml_time(xml_element(one, "LastModified")).value_or(0)});
+                            .changed = xml_time(xml_element(one, "LastModified")).value_or(0),
+                            .etag = xml_unescaped(xml_element(one, "ETag"))});
   }
   page.more = page.more && !page.objects.empty();
   return page;
 }
 
-// A put with a condition is repeated like any other: carried out twice, the second time its
+// A call with a condition is repeated like any other: carried out twice, the second time its
 // condition is not met. So if that is the answer after an ambiguous one, it may be the first that
 // was carried out.
 ObjectResult ObjectStore::perform(const Call& call) {
@@ -273,7 +278,7 @@ ObjectStore::Verdict ObjectStore::judge(const Call& call, HttpResponse* answer) 
   }
   // 409: another write of the object was in progress, and this one was not carried out.
   const bool refused = status == 409 || status == 429;
-  const bool repeat = refused || status == 408 || status >= 500;
+  const bool repeat = !is_full(status, code) && (refused || status == 408 || status >= 500);
   return {.outcome = Outcome::kFailed, .repeat = repeat, .ambiguous = repeat && !refused};
 }
 
@@ -284,6 +289,7 @@ std::string ObjectStore::sentence(const Call& call, const HttpResponse& answer) 
   const std::string_view code = xml_element(answer.body, "Code");
   std::string advice;
   if (answer.status == 403) advice = ": check the credentials and their rights";
+  if (is_full(answer.status, code)) advice = ": the store is full: add space or raise its quota";
   if (code == "RequestTimeTooSkewed") advice = ": set this machine's clock";
   if (code == "NoSuchBucket") advice = ": create the bucket";
   if (code == "SignatureDoesNotMatch") advice = ": the secret key is not that of the key id";
@@ -315,6 +321,18 @@ void ObjectStore::stop() {
 }
 
 // If an answer is lost, it is unknown what the store has done: the next attempt has another key.
+ObjectResult ObjectStore::for_each(const std::string& begins,
+                                   const std::function<void(const Listed&)>& visit) {
+  std::string after;
+  while (true) {
+    Page page = list(begins, after);
+    if (!page.result.done()) return std::move(page.result);
+    for (const Listed& one : page.objects) visit(one);
+    if (!page.more || page.objects.empty()) return std::move(page.result);
+    after = page.objects.back().key;
+  }
+}
+
 void ObjectStore::check() {
   constexpr int kAttempts = 3;
   for (int attempt = 1;; ++attempt) {
@@ -326,18 +344,29 @@ void ObjectStore::check() {
   }
 }
 
-void ObjectStore::probe() {
-  const std::string key = "probe/" + to_hex(random_bytes(16));
+bool ObjectStore::removes_on_condition() {
+  const std::string key = new_probe_key();
   const std::string_view first[] = {"first"}, second[] = {"second"};
-  const ObjectResult made = put(key, first, PutCondition::is_new());
+  const ObjectResult made = put(key, first);
+  expect_done(made, "create an object");
+  expect_done(put(key, second), "replace an object");
+  const ObjectResult removed = remove(key, ObjectCondition::matches(made.etag));
+  expect_done(remove(key), "remove an object");
+  return removed.outcome == Outcome::kNotMet;
+}
+
+void ObjectStore::probe() {
+  const std::string key = new_probe_key();
+  const std::string_view first[] = {"first"}, second[] = {"second"};
+  const ObjectResult made = put(key, first, ObjectCondition::is_new());
   expect_done(made, "create an object");
   if (made.etag.empty()) {
     throw std::runtime_error(fmt::format("{} gives no ETag: use another store", target_.endpoint));
   }
-  expect_not_met(put(key, second, PutCondition::is_new()), "If-None-Match");
-  const ObjectResult replaced = put(key, second, PutCondition::matches(made.etag));
+  expect_not_met(put(key, second, ObjectCondition::is_new()), "If-None-Match");
+  const ObjectResult replaced = put(key, second, ObjectCondition::matches(made.etag));
   expect_done(replaced, "replace an object");
-  expect_not_met(put(key, first, PutCondition::matches(made.etag)), "If-Match");
+  expect_not_met(put(key, first, ObjectCondition::matches(made.etag)), "If-Match");
   const ObjectResult found = get(key, 64);
   expect_done(found, "read an object");
   if (found.body != second[0] || found.etag != replaced.etag) {

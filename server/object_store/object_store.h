@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <random>
 #include <span>
@@ -30,9 +31,9 @@ struct ObjectResult {
   enum class Outcome {
     kDone,
     kMissing,  // get: there is no such object
-    kNotMet,   // put: the condition is not met, nothing was written
-    kFailed,   // nothing was written
-    kUnknown,  // put with a condition: it may have been written, now or within seconds
+    kNotMet,   // put, remove: the condition is not met, nothing was changed
+    kFailed,   // nothing was changed
+    kUnknown,  // with a condition: it may have been carried out, now or within seconds
   };
   Outcome outcome = Outcome::kFailed;
   std::string body = {}, etag = {};
@@ -41,10 +42,10 @@ struct ObjectResult {
   bool done() const { return outcome == Outcome::kDone; }
 };
 
-// A condition of a put; by default there is none, and the object is replaced.
-struct PutCondition {
-  static PutCondition is_new() { return {"If-None-Match: *"}; }
-  static PutCondition matches(const std::string& etag) { return {"If-Match: " + etag}; }
+// A condition of a put or remove; by default there is none.
+struct ObjectCondition {
+  static ObjectCondition is_new() { return {"If-None-Match: *"}; }
+  static ObjectCondition matches(const std::string& etag) { return {"If-Match: " + etag}; }
   std::string header = {};
 };
 
@@ -62,19 +63,23 @@ class ObjectStore {
   ObjectStore(ObjectStoreTarget target, std::string region, AwsCredentialSource& credentials,
               HttpClient& http, Options options);
 
+  static bool is_key(std::string_view text);
+
   // An object of at most most_bytes.
   ObjectResult get(const std::string& key, size_t most_bytes);
   ObjectResult put(const std::string& key, std::span<const std::string_view> parts,
-                   const PutCondition& condition = {});
-  // Done too if there is no such object.
-  ObjectResult remove(const std::string& key);
+                   const ObjectCondition& condition = {});
+  // Done too if there is no such object, unless there is a condition.
+  ObjectResult remove(const std::string& key, const ObjectCondition& condition = {});
 
   // The objects whose keys begin so, in the order of the keys: at most a thousand after the key
-  // `after`. Keys are without the target's prefix.
+  // `after`. Keys are without the target's prefix, and those that others wrote can have any
+  // characters.
   struct Listed {
     std::string key = {};
     uint64_t bytes = 0;
     int64_t changed = 0;  // seconds since 1970, by the store's clock
+    std::string etag = {};
   };
   struct Page {
     ObjectResult result = {};
@@ -82,11 +87,16 @@ class ObjectStore {
     bool more = false;
   };
   Page list(const std::string& begins, const std::string& after = "");
+  // All of them. Some may have been visited if it is not done.
+  ObjectResult for_each(const std::string& begins, const std::function<void(const Listed&)>& visit);
 
   // Writes, reads and removes an object. Throws std::runtime_error with a sentence if the store
   // cannot be used: unreachable, without rights, or if it does not apply conditions, without which
   // two servers could both believe that a session is theirs.
   void check();
+  // Whether remove() applies conditions, which not all stores do that check() passes. Writes and
+  // removes an object. Throws like check().
+  bool removes_on_condition();
 
   // Calls in progress, and later ones, are not repeated any more.
   void stop();

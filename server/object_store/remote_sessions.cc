@@ -43,6 +43,12 @@ std::string answer_context(const SessionHead& head) {
   return fmt::format("{}/{}/answer {}", head.tenant, head.session, head.commit);
 }
 
+int64_t bytes_of(const SessionHead& head) {
+  int64_t sum = 0;
+  for (const RemoteBlob& blob : head.blobs) sum += static_cast<int64_t>(blob.bytes);
+  return sum;
+}
+
 void append(std::vector<std::string>* to, std::vector<std::string> keys) {
   to->insert(to->end(), std::make_move_iterator(keys.begin()), std::make_move_iterator(keys.end()));
 }
@@ -61,6 +67,8 @@ RemoteSessions::Found RemoteSessions::read(const std::string& tenant, const std:
     return {{outcome, head.closed() ? fmt::format("session \"{}\" was closed", session) : ""},
             std::move(found.etag),
             std::move(head)};
+  } catch (const NewerHead& error) {
+    return {{Outcome::kNewer, error.what()}};
   } catch (const std::runtime_error& error) {
     return {{Outcome::kDamaged, error.what()}};
   }
@@ -115,8 +123,11 @@ RemoteSessions::Result RemoteSessions::commit(OwnedSession* owned, const Commit&
 RemoteSessions::Result RemoteSessions::publish_commit(OwnedSession* owned, SessionHead next,
                                                       const Commit& commit) {
   owned->began = std::chrono::steady_clock::now();
+  if (next.owner != owner_) ++next.epoch;
+  next.owner = owner_;
   next.nonce = new_nonce();
   ++next.commit;
+  next.form = commit.form;
   next.record = commit.record;
   next.request = commit.request;
   next.digest = commit.digest;
@@ -168,8 +179,10 @@ RemoteSessions::Result RemoteSessions::write_blobs(const Commit& commit, Session
 }
 
 RemoteSessions::Result RemoteSessions::publish(OwnedSession* owned, SessionHead next, bool resent) {
-  const bool names_blobs = !keys_only_in(next, owned->head).empty();
-  if (names_blobs && std::chrono::steady_clock::now() - owned->began > kLongestCommit) {
+  // Its blobs may be collected, and so may the head of a session that was created and closed
+  // meanwhile: a creation would bring back one that the client knows to be gone.
+  const bool may_be_late = owned->head.closed() || !keys_only_in(next, owned->head).empty();
+  if (may_be_late && std::chrono::steady_clock::now() - owned->began > kLongestCommit) {
     return too_late(owned, std::move(next), resent);
   }
   std::string text;
@@ -180,9 +193,9 @@ RemoteSessions::Result RemoteSessions::publish(OwnedSession* owned, SessionHead 
     return {Outcome::kFailed, error.what()};
   }
   const std::string_view parts[] = {text};
-  const ObjectResult put =
-      store_.put(head_key(next.tenant, next.session), parts,
-                 owned->etag.empty() ? PutCondition::is_new() : PutCondition::matches(owned->etag));
+  const ObjectResult put = store_.put(
+      head_key(next.tenant, next.session), parts,
+      owned->etag.empty() ? ObjectCondition::is_new() : ObjectCondition::matches(owned->etag));
   if (put.done()) {
     adopt(owned, std::move(next), put.etag);
     return {};
@@ -200,6 +213,10 @@ RemoteSessions::Result RemoteSessions::publish(OwnedSession* owned, SessionHead 
   }
   const bool was_removed = found.result.outcome == Outcome::kNoSession && found.etag.empty();
   if (found.etag != owned->etag && (!found.etag.empty() || was_removed)) {
+    if (was_removed && owned->head.closed()) {  // a closed session's head was collected
+      *owned = {.began = owned->began, .unused = std::move(owned->unused)};
+      return publish(owned, std::move(next), resent);
+    }
     give_up(owned, next);
     return lost(*owned, found);
   }
@@ -207,7 +224,6 @@ RemoteSessions::Result RemoteSessions::publish(OwnedSession* owned, SessionHead 
   return unknown(*owned, put.error);
 }
 
-// Its blobs may be removed soon.
 RemoteSessions::Result RemoteSessions::too_late(OwnedSession* owned, SessionHead next,
                                                 bool resent) {
   constexpr const char* kWhy = "the server was stopped during the commit";
@@ -298,7 +314,18 @@ RemoteSessions::Result RemoteSessions::unknown(const OwnedSession& owned, std::s
                       owned.sent->commit, owned.sent->session, why)};
 }
 
+RemoteSessions::Result RemoteSessions::stored_bytes(const std::string& tenant, int64_t* bytes) {
+  Result result;
+  if (const auto found = bytes_.of(tenant, &result.error)) {
+    *bytes = *found;
+  } else {
+    result.outcome = Outcome::kFailed;
+  }
+  return result;
+}
+
 void RemoteSessions::adopt(OwnedSession* owned, SessionHead head, std::string etag) {
+  bytes_.add(head.tenant, bytes_of(head) - bytes_of(owned->head));
   append(&owned->unused, keys_only_in(owned->head, head));
   owned->head = std::move(head);
   owned->etag = std::move(etag);

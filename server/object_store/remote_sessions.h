@@ -12,6 +12,7 @@
 #include "server/object_store/object_store.h"
 #include "server/object_store/session_head.h"
 #include "server/object_store/store_seal.h"
+#include "server/object_store/stored_bytes.h"
 
 namespace recurve {
 
@@ -26,8 +27,9 @@ struct OwnedSession {
   std::vector<std::string> unused = {};  // keys of blobs that no head names: see remove_unused()
 };
 
-// A head is not sent any more so long after its blobs began to be written. A collector removes a
-// blob that no head names only much later.
+// A head that names new blobs or creates a session is not sent any more so long after its blobs
+// began to be written. A collector removes blobs without a head, and heads of closed sessions, only
+// much later.
 inline constexpr std::chrono::hours kLongestCommit{1};
 
 // Threads of a server that call the store.
@@ -51,6 +53,7 @@ class RemoteSessions {
     kExists,      // there is one
     kLost,        // another server owns the session
     kDamaged,     // what is in the store cannot be used
+    kNewer,       // a newer server has written it
     kOtherModel,  // it is of another model; the caller knows
     kSealed,      // it is sealed with a key that is missing, or is not sealed but should be
     kFailed,      // nothing was changed
@@ -65,9 +68,10 @@ class RemoteSessions {
   // owner: of this process alone, UTF-8. seal: of blobs and answers; null: they are not sealed.
   // Both outlive the sessions.
   RemoteSessions(ObjectStore& store, std::string owner, StoreSeal* seal = nullptr)
-      : store_(store), owner_(std::move(owner)), seal_(seal) {}
+      : store_(store), owner_(std::move(owner)), seal_(seal), bytes_(store) {}
 
   struct Commit {
+    HeadForm form = HeadForm::k1;
     std::string record = {};
     std::string request = {}, digest = {}, answer = {};
     // The blobs of the state: those of the head that it still has, and new ones.
@@ -77,8 +81,8 @@ class RemoteSessions {
   // A new session.
   Result create(const std::string& tenant, const std::string& session, const Commit& first,
                 OwnedSession* owned);
-  // Reads the session's head. The session is not owned yet: only take(), read_blob() and
-  // open_answer() are allowed.
+  // Reads the session's head. The session is not owned yet: only take(), commit(), close(),
+  // read_blob() and open_answer() are allowed.
   Result find(const std::string& tenant, const std::string& session, OwnedSession* found);
   // Takes the session that find() has read from its owner, which cannot commit any more. kLost: the
   // session has changed since.
@@ -87,7 +91,8 @@ class RemoteSessions {
   Result take_over(const std::string& tenant, const std::string& session, OwnedSession* owned);
 
   // Writes the new blobs, and then the head, which names them: after kDone any server finds this
-  // commit. On kLost and kFailed it will never be found.
+  // commit, and this one owns the session. On kLost and kFailed it will never be found. Also of a
+  // session that find() has read: no state is needed for it.
   Result commit(OwnedSession* owned, const Commit& commit);
   // After kUnknown: finds out whether the commit was done, and does it if it was not.
   Result settle(OwnedSession* owned);
@@ -100,6 +105,8 @@ class RemoteSessions {
                    std::string* bytes);
   // The answer of the head.
   Result open_answer(const SessionHead& head, std::string* answer);
+  // Of all sessions of the tenant: see StoredBytes. kFailed: they are not known.
+  Result stored_bytes(const std::string& tenant, int64_t* bytes);
   // Removes the objects that earlier calls left without a use. Those that cannot be removed now
   // remain in the store.
   void remove_unused(OwnedSession* owned);
@@ -122,12 +129,13 @@ class RemoteSessions {
               std::string* text);
   static Result lost(const OwnedSession& owned, const Found& now);
   static Result unknown(const OwnedSession& owned, std::string_view why);
-  static void adopt(OwnedSession* owned, SessionHead head, std::string etag);
+  void adopt(OwnedSession* owned, SessionHead head, std::string etag);
   static void give_up(OwnedSession* owned, const SessionHead& never);
 
   ObjectStore& store_;
   const std::string owner_;
   StoreSeal* const seal_;
+  StoredBytes bytes_;
 };
 
 }  // namespace recurve

@@ -115,7 +115,7 @@ TenantKey StoreSeal::read_key(const std::string& tenant, bool creates) {
     const TenantKey made = make_tenant_key(tenant);
     const std::string text = made.id + wrap_tenant_key(made, keys_.front());
     const std::string_view parts[] = {text};
-    if (store_.put(object, parts, PutCondition::is_new()).done()) return made;
+    if (store_.put(object, parts, ObjectCondition::is_new()).done()) return made;
     found = store_.get(object, kMostKeyBytes);
   }
   if (found.outcome == ObjectResult::Outcome::kMissing) {
@@ -145,7 +145,7 @@ TenantKey StoreSeal::unwrap(const std::string& tenant, const ObjectResult& found
   if (opened.opened_by > 0) {
     const std::string again = opened.key.id + wrap_tenant_key(opened.key, keys_.front());
     const std::string_view parts[] = {again};
-    store_.put(key_object(tenant), parts, PutCondition::matches(found.etag));
+    store_.put(key_object(tenant), parts, ObjectCondition::matches(found.etag));
   }
   return std::move(opened.key);
 }

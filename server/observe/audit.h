@@ -12,8 +12,9 @@ struct Auditee {
 //
 //   event=audit what=session_open tenant=alice key_id=0123456789ab peer=192.0.2.1 result=OK name=a
 //
-//   what           authentication, authorisation, limit, drain, abort_of_other, session_open,
-//                  session_fork, session_close, session_import, session_export, session_expired
+//   what           authentication, authorisation, limit, drain, abort_of_other, model_load,
+//                  model_unload, session_open, session_fork, session_close, session_import,
+//                  session_export, session_expired
 //   result         OK, a gRPC code, or a reason
 //   name           of the object, or of the limit; empty: none
 //

@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <string>
 
 namespace recurve {
 
@@ -58,6 +59,10 @@ class EngineMetrics {
   virtual void add_prefix(int /*miss*/, int64_t /*tokens*/, int64_t /*replayed*/,
                           int64_t /*lost*/) {}
   virtual void set_prefixes(const PrefixTiers&) {}
+  // A request without a session, or a new session, has started from the initial state of the name.
+  virtual void add_initial_state(const std::string& /*name*/) {}
+  // A request with the adapter of the name has started.
+  virtual void add_adapter(const std::string& /*name*/) {}
   // Times, in seconds.
   virtual void observe_queue(double) {}
   virtual void observe_prefill(double) {}

@@ -8,8 +8,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace recurve {
 
@@ -19,6 +21,8 @@ using MetricLabels = std::map<std::string, std::string>;
 struct MetricGroup {
   prometheus::Registry& registry;
   MetricLabels labels = {};
+  // What removes each series of the group from its family; null: they stay.
+  std::vector<std::function<void()>>* removals = nullptr;
 
   prometheus::Family<prometheus::Counter>& counter_family(const char* name,
                                                           const char* help) const {
@@ -32,16 +36,23 @@ struct MetricGroup {
     return prometheus::BuildHistogram().Name(name).Help(help).Register(registry);
   }
   prometheus::Counter& counter(const char* name, const char* help) const {
-    return counter_family(name, help).Add(labels);
+    return add(counter_family(name, help), labels);
   }
   prometheus::Gauge& gauge(const char* name, const char* help) const {
-    return gauge_family(name, help).Add(labels);
+    return add(gauge_family(name, help), labels);
   }
   prometheus::Histogram& histogram(const char* name, const char* help,
                                    const prometheus::Histogram::BucketBoundaries& buckets) const {
-    return histogram_family(name, help).Add(labels, buckets);
+    return add(histogram_family(name, help), labels, buckets);
   }
 
+  template <typename Metric, typename... Args>
+  Metric& add(prometheus::Family<Metric>& family, const MetricLabels& of,
+              const Args&... args) const {
+    Metric& metric = family.Add(of, args...);
+    if (removals != nullptr) removals->push_back([&] { family.Remove(&metric); });
+    return metric;
+  }
   MetricLabels with(const char* label, const std::string& value) const {
     MetricLabels all = labels;
     all[label] = value;
@@ -53,7 +64,7 @@ struct MetricGroup {
                                     const std::array<const char*, N>& values,
                                     const Args&... args) const {
     std::array<Metric*, N> all;
-    for (size_t i = 0; i < N; ++i) all[i] = &family.Add(with(label, values[i]), args...);
+    for (size_t i = 0; i < N; ++i) all[i] = &add(family, with(label, values[i]), args...);
     return all;
   }
   template <size_t N>

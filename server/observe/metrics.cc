@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,7 @@ constexpr const char* kOtherTenants = "other";
 
 struct Metrics::Impl {
   Impl(const About& about, std::shared_ptr<Registry> of) : registry(std::move(of)) {
+    if (!about.models.empty()) first = about.models.front();
     process
         .gauge_family("recurve_build_info",
                       "1, with the version and the commit of the program as labels")
@@ -83,11 +85,17 @@ struct Metrics::Impl {
   const std::array<Counter*, kStoreCalls.size()> store_failures =
       process.counters("recurve_state_store_failures_total", "Failed operations on --state-store",
                        "call", kStoreCalls);
+  const std::array<Counter*, kStoreBytes.size()> store_bytes = process.counters(
+      "recurve_state_store_bytes_total", "Bytes of states written to --state-store and read there",
+      "direction", kStoreBytes);
   const std::array<Counter*, kSharedTurns.size()> shared_turns = process.counters(
       "recurve_shared_turns_total",
       "Turns of sessions in --state-store: committed, answered from the record of an "
       "earlier one, refused because another server has continued the session, or failed",
       "outcome", kSharedTurns);
+  Counter& marks_left = process.counter(
+      "recurve_drain_marks_left_total",
+      "Marks of the sessions that a drain has moved to --state-store, which could not be moved");
   const std::array<Counter*, 2> spans = process.counters<2>(
       "recurve_trace_spans_total", "Spans of traced calls, by whether the collector accepted them",
       "result", {"sent", "dropped"});
@@ -109,7 +117,10 @@ struct Metrics::Impl {
   std::array<prometheus::Family<Counter>*, kOfTenant> tenant_families{};
   std::mutex tenants_mutex;
   std::map<std::string, OfTenant, std::less<>> tenants;
-  std::vector<std::unique_ptr<ModelMetrics>> further;  // of the models but the first
+
+  std::optional<std::string> first;  // the name of the first model
+  std::mutex models_mutex;
+  std::map<std::string, std::shared_ptr<ModelMetrics>> further;  // of the models but the first
 };
 
 Metrics::Metrics(const About& about) : Metrics(about, std::make_shared<Registry>()) {}
@@ -117,14 +128,21 @@ Metrics::Metrics(const About& about) : Metrics(about, std::make_shared<Registry>
 Metrics::Metrics(const About& about, const std::shared_ptr<Registry>& registry)
     : ModelMetrics(registry, about.models.empty() ? "" : about.models.front()),
       impl_(std::make_unique<Impl>(about, registry)) {
-  for (size_t m = 1; m < about.models.size(); ++m) {
-    impl_->further.push_back(std::make_unique<ModelMetrics>(registry, about.models[m]));
-  }
+  for (const std::string& name : about.models) of_model(name);
 }
 Metrics::~Metrics() = default;
 
-ModelMetrics& Metrics::of_model(size_t index) {
-  return index == 0 || impl_->further.empty() ? *this : *impl_->further.at(index - 1);
+std::shared_ptr<ModelMetrics> Metrics::of_model(const std::string& name) {
+  if (impl_->first.value_or(name) == name) return {std::shared_ptr<void>(), this};
+  std::lock_guard lock(impl_->models_mutex);
+  std::shared_ptr<ModelMetrics>& model = impl_->further[name];
+  if (model == nullptr) model = std::make_shared<ModelMetrics>(impl_->registry, name);
+  return model;
+}
+
+void Metrics::remove_model(const std::string& name) {
+  std::lock_guard lock(impl_->models_mutex);
+  impl_->further.erase(name);
 }
 
 void Metrics::request_received() { impl_->requests.Increment(); }
@@ -162,6 +180,12 @@ void Metrics::shared_turn(TurnEnd outcome) {
   impl_->shared_turns.at(static_cast<size_t>(outcome))->Increment();
 }
 
+void Metrics::leave_marks(int64_t n) { impl_->marks_left.Increment(static_cast<double>(n)); }
+
+void Metrics::count_store_bytes(StoreBytes direction, uint64_t bytes) {
+  impl_->store_bytes.at(static_cast<size_t>(direction))->Increment(static_cast<double>(bytes));
+}
+
 void Metrics::add_spans(Spans result, int64_t n) {
   impl_->spans[static_cast<size_t>(result)]->Increment(static_cast<double>(n));
 }
@@ -171,7 +195,10 @@ std::string Metrics::text() const {
   impl_->process_metrics.update();
   count_up_to(impl_->log_lines, static_cast<int64_t>(log_lines_dropped()));
   show_uses();
-  for (const auto& model : impl_->further) model->show_uses();
+  {
+    std::lock_guard models_lock(impl_->models_mutex);
+    for (const auto& [name, model] : impl_->further) model->show_uses();
+  }
   return prometheus::TextSerializer().Serialize(impl_->registry->Collect());
 }
 

@@ -12,9 +12,10 @@
 
 namespace recurve {
 
-// The server's counters for Prometheus. Every series exists from the start (a rate over a series
-// that appears late misses its first event), and an event is one atomic addition or one histogram
-// with its own mutex: no lookup, no string. Thread-safe. deploy/README.md has a table of them all.
+// The server's counters for Prometheus. Every series exists from the start, or from the time at
+// which its model is loaded (a rate over a series that appears late misses its first event), and an
+// event is one atomic addition or one histogram with its own mutex: no lookup, no string.
+// Thread-safe. deploy/README.md has a table of them all.
 //
 // This header names no Prometheus type, so that its users need not link the library.
 class Metrics final : public ModelMetrics {
@@ -48,6 +49,9 @@ class Metrics final : public ModelMetrics {
     kOtherOwner,  // another server has continued the session
     kFailed,      // or it is unknown whether it is committed
   };
+  // Bytes of states that --state-store was sent, or has sent.
+  static constexpr std::array kStoreBytes = {"written", "read"};
+  enum class StoreBytes { kWritten, kRead };
   // Counters per tenant.
   enum class Of { kRequests, kRefused, kPromptTokens, kGeneratedTokens };
   static constexpr int kOfTenant = 4;
@@ -63,8 +67,10 @@ class Metrics final : public ModelMetrics {
   Metrics() : Metrics(About()) {}
   explicit Metrics(const About& about);
   ~Metrics() override;
-  // Of the model that is the index-th of the names; without names, of all. The first one is this.
-  ModelMetrics& of_model(size_t index);
+  // Of the model of that name, which may be new; without names, of all. The first one is this.
+  std::shared_ptr<ModelMetrics> of_model(const std::string& name);
+  // Its series go with the last user of them. Of no effect on the first.
+  void remove_model(const std::string& name);
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
 
@@ -89,6 +95,10 @@ class Metrics final : public ModelMetrics {
   // recurve_shared_turns_total{outcome}
   void observe_store(StoreCall call, double seconds, bool failed);
   void shared_turn(TurnEnd outcome);
+  // recurve_drain_marks_left_total
+  void leave_marks(int64_t n);
+  // recurve_state_store_bytes_total{direction}
+  void count_store_bytes(StoreBytes direction, uint64_t bytes);
 
   // recurve_trace_spans_total{result}
   void add_spans(Spans, int64_t n);

@@ -1,7 +1,11 @@
 #include "server/observe/model_metrics.h"
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <mutex>
+#include <string>
+#include <vector>
 
 #include "server/observe/metric_group.h"
 
@@ -39,14 +43,17 @@ MetricLabels labels_of(const std::string& model) {
 
 struct ModelMetrics::Impl {
   Impl(std::shared_ptr<prometheus::Registry> of, const std::string& name)
-      : registry(std::move(of)), model{*registry, labels_of(name)} {
+      : registry(std::move(of)), model{*registry, labels_of(name), &removals} {
     auto& finished_family = model.counter_family("recurve_requests_finished_total",
                                                  "Finished answers, one per choice, by reason");
     for (const EndRow& row : kEnds) {
       if (row.metric == nullptr) continue;
       finished[static_cast<size_t>(row.reason)] =
-          &finished_family.Add(model.with("reason", row.metric));
+          &model.add(finished_family, model.with("reason", row.metric));
     }
+  }
+  ~Impl() {
+    for (const auto& remove : removals) remove();
   }
 
   // A scrape between two of these gauges' changes would show values that do not add up.
@@ -72,6 +79,7 @@ struct ModelMetrics::Impl {
   }
 
   const std::shared_ptr<prometheus::Registry> registry;
+  std::vector<std::function<void()>> removals;
   const MetricGroup model;
   Gauge& running = model.gauge("recurve_requests_running", "Requests that hold a slot");
   Gauge& waiting = model.gauge("recurve_requests_waiting", "Requests in the queue");
@@ -142,6 +150,45 @@ struct ModelMetrics::Impl {
   Gauge& prefix_bytes_on_disk =
       model.gauge("recurve_prefix_bytes_on_disk",
                   "Bytes of the cached prefix states on disk, limited by --state-disk");
+
+  const std::array<Counter*, 5> prefix_store_prompts = model.counters<5>(
+      "recurve_prefix_store_prompts_total",
+      "Prompts for which a cached prefix in --state-store might be of use: it was read (hit), "
+      "there is none longer than in memory (absent), reading would take longer than computing "
+      "(slower), "
+      "it cannot be used (refused), or it did not come in time (late)",
+      "result", {"hit", "absent", "slower", "refused", "late"});
+  Gauge& prefix_store_states =
+      model.gauge("recurve_prefix_store_states", "Cached prefix states in --state-store");
+  Gauge& prefix_store_bytes =
+      model.gauge("recurve_prefix_store_bytes",
+                  "Bytes of the cached prefix states in --state-store, limited by --prefix-store");
+  const std::array<Counter*, 2> prefix_store_transferred =
+      model.counters<2>("recurve_prefix_store_transferred_bytes_total",
+                        "Bytes of cached prefix states written to --state-store and read there",
+                        "direction", {"written", "read"});
+
+  // By a name that the server was started with. Of the engine's thread alone.
+  struct ByName {
+    const MetricGroup& model;
+    const char* const label;
+    prometheus::Family<Counter>& family;
+    std::map<std::string, Counter*> counters = {};
+
+    void count(const std::string& name) {
+      Counter*& counter = counters[name];
+      if (counter == nullptr) counter = &model.add(family, model.with(label, name));
+      counter->Increment();
+    }
+  };
+  ByName initial_states{
+      model, "initial_state",
+      model.counter_family("recurve_initial_states_total",
+                           "Requests without a session, and new sessions, that started from an "
+                           "initial state")};
+  ByName adapters{model, "adapter",
+                  model.counter_family("recurve_adapter_requests_total",
+                                       "Requests that started with an adapter")};
 
   const std::array<Counter*, 5> constraints = model.counters<5>(
       "recurve_constraints_total",
@@ -245,6 +292,20 @@ void ModelMetrics::add_prefix(int miss, int64_t tokens, int64_t replayed, int64_
   }
 }
 
+void ModelMetrics::add_prefix_store_use(int use) {
+  impl_->prefix_store_prompts.at(static_cast<size_t>(use))->Increment();
+}
+
+void ModelMetrics::set_prefix_store(int64_t states, int64_t bytes) {
+  impl_->prefix_store_states.Set(static_cast<double>(states));
+  impl_->prefix_store_bytes.Set(static_cast<double>(bytes));
+}
+
+void ModelMetrics::add_prefix_store_bytes(uint64_t written, uint64_t read) {
+  impl_->prefix_store_transferred[0]->Increment(static_cast<double>(written));
+  impl_->prefix_store_transferred[1]->Increment(static_cast<double>(read));
+}
+
 void ModelMetrics::set_prefixes(const PrefixTiers& tiers) {
   impl_->prefix_states.Set(static_cast<double>(tiers.states));
   impl_->prefix_bytes.Set(static_cast<double>(tiers.bytes));
@@ -252,6 +313,10 @@ void ModelMetrics::set_prefixes(const PrefixTiers& tiers) {
   impl_->prefix_on_disk.Set(static_cast<double>(tiers.disk_states));
   impl_->prefix_bytes_on_disk.Set(static_cast<double>(tiers.disk_bytes));
 }
+
+void ModelMetrics::add_initial_state(const std::string& name) { impl_->initial_states.count(name); }
+
+void ModelMetrics::add_adapter(const std::string& name) { impl_->adapters.count(name); }
 
 void ModelMetrics::set_constraints(const ConstraintUse& use) {
   count_all_up_to(impl_->constraints,

@@ -21,7 +21,8 @@ struct ConstraintUse {
   int64_t cached_bytes = 0;
 };
 
-// The counters of one model: see Metrics, which has those of all. Thread-safe.
+// The counters of one model: see Metrics, which has those of all. Its series exist as long as it
+// does. Thread-safe.
 class ModelMetrics : public EngineMetrics {
  public:
   // model: the label of all series; empty: none.
@@ -60,6 +61,14 @@ class ModelMetrics : public EngineMetrics {
   // recurve_prefix_states_on_disk, recurve_prefix_bytes_on_disk
   void add_prefix(int miss, int64_t tokens, int64_t replayed, int64_t lost) override;
   void set_prefixes(const PrefixTiers& tiers) override;
+  // Cached prefixes in --state-store: recurve_prefix_store_prompts_total{result}, by
+  // SharedPrefixUse; recurve_prefix_store_states, recurve_prefix_store_bytes; and what was sent
+  // there and came, recurve_prefix_store_transferred_bytes_total{direction}. Any thread.
+  void add_prefix_store_use(int use);
+  void set_prefix_store(int64_t states, int64_t bytes);
+  void add_prefix_store_bytes(uint64_t written, uint64_t read);
+  void add_initial_state(const std::string& name) override;  // recurve_initial_states_total
+  void add_adapter(const std::string& name) override;        // recurve_adapter_requests_total
 
   // recurve_constraints_total{outcome}, recurve_constraints_waiting, recurve_constraint_bytes. One
   // thread at a time.

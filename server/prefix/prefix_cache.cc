@@ -18,10 +18,6 @@ constexpr int64_t kFarFactor = 4;
 // What a written state takes in addition to its bytes and its ids, about.
 constexpr int64_t kFrameBytes = 8 << 10;
 
-int64_t least_gain_from_disk(int64_t state_bytes, int chunk) {
-  return std::max<int64_t>(chunk, kFarFactor * state_bytes / kBytesAToken);
-}
-
 PrefixIndex::Options index_options(const StateLayout& layout, int chunk,
                                    const PrefixLimits& limits) {
   const auto bytes = static_cast<int64_t>(layout.bytes());
@@ -33,7 +29,7 @@ PrefixIndex::Options index_options(const StateLayout& layout, int chunk,
           .page_bytes = memory(1) - memory(0),
           .chunk = chunk,
           .least_gain = std::max<int64_t>(chunk, bytes / kBytesAToken),
-          .least_offered_gain = least_gain_from_disk(bytes, chunk)};
+          .least_offered_gain = PrefixCache::least_gain_from_disk(bytes, chunk)};
 }
 
 StateHeader header_of(StateHeader header, const StateLayout& layout) {
@@ -42,6 +38,10 @@ StateHeader header_of(StateHeader header, const StateLayout& layout) {
 }
 
 }  // namespace
+
+int64_t PrefixCache::least_gain_from_disk(int64_t state_bytes, int chunk) {
+  return std::max<int64_t>(chunk, kFarFactor * state_bytes / kBytesAToken);
+}
 
 PrefixCache::PrefixCache(StateCache& states, StatePool& pool, int chunk, const PrefixLimits& limits,
                          PrefixDisk disk)
@@ -63,9 +63,17 @@ PrefixCache::PrefixCache(StateCache& states, StatePool& pool, int chunk, const P
 
 PrefixCache::~PrefixCache() {
   states_.on_reserve(nullptr);
-  while (writing_ || !fetches_.empty()) {
+  const auto fetching = [this](bool of_store) {
+    return std::ranges::any_of(fetches_,
+                               [=](const FetchPtr& fetch) { return fetch->of_store == of_store; });
+  };
+  while (writing_ || fetching(false)) {
     archive_->wait();
     archive_->take_done();
+  }
+  while (sharing_ || fetching(true)) {
+    limits_.store->wait();
+    limits_.store->take_done();
   }
 }
 
@@ -83,6 +91,15 @@ std::string_view PrefixCache::lasting_name_of(const Identity& caller) const {
   return name.empty() ? name : tenant_named(name).name;
 }
 
+PrefixIndex::Owner PrefixCache::owner_within(const PrefixScope& scope) {
+  const PrefixIndex::Owner tenant = owner_of(scope.caller);
+  std::string digest = scope.digest();
+  if (digest.empty()) return tenant;
+  const auto [at, is_new] = owners_.try_emplace({tenant, std::move(digest)});
+  if (is_new) at->second = ~PrefixIndex::Owner{0} - owners_.size();
+  return at->second;
+}
+
 // What servers before have left, those too that this one cannot use, which take room until it is
 // wanted. What is no such record goes.
 void PrefixCache::restore() {
@@ -98,17 +115,22 @@ void PrefixCache::restore() {
   });
 }
 
-PrefixCache::Start PrefixCache::start(const Identity& caller, std::span<const int32_t> ids,
+PrefixCache::Start PrefixCache::start(const PrefixScope& scope, std::span<const int32_t> ids,
                                       PrefixMode mode, const PrefixPoints& places) {
   Start start;
   if (limits_.bytes == 0 || mode == PrefixMode::kOff) return start;
   PrefixUse& use = start.use;
+  // Else a state behind it would take a page more than the index counts.
+  if (pool_.layout().grows() && scope.position() % kPageTokens != 0) {
+    use.miss = PrefixMiss::kContinues;
+    return start;
+  }
   if (ids.size() <= static_cast<size_t>(chunk_)) {
     use.miss = PrefixMiss::kShort;
     return start;
   }
   PrefixIndex::Found found =
-      index_.look(owner_of(caller), ids, mode == PrefixMode::kUseAndStore, places);
+      index_.look(owner_within(scope), ids, mode == PrefixMode::kUseAndStore, places);
   use.tokens = found.tokens;
   use.lost = found.lost;
   use.replayed = found.seen - found.tokens - found.lost;
@@ -117,21 +139,25 @@ PrefixCache::Start PrefixCache::start(const Identity& caller, std::span<const in
                                     : PrefixMiss::kNew;
   start.image = std::move(found.image);
   start.points = std::move(found.points);
-  if (archive_ != nullptr) look_at_disk(caller, ids, &start);
+  if (!scope.may_be_written()) return start;
+  if (limits_.store != nullptr) look_at_store(scope, ids, start);
+  if (archive_ != nullptr) look_at_disk(scope, ids, &start);
   return start;
 }
 
 // What the prompt begins with gains by it on the disk too, or should be there. What is on the disk
 // alone has not come.
-void PrefixCache::look_at_disk(const Identity& caller, std::span<const int32_t> ids, Start* start) {
-  const std::vector<PrefixHash> hashes = hashes_of(ids);
-  const std::string_view tenant = name_of(caller);
+void PrefixCache::look_at_disk(const PrefixScope& scope, std::span<const int32_t> ids,
+                               Start* start) {
+  const auto hashes = stored_.empty() ? std::vector<PrefixHash>() : hashes_of(scope, ids);
+  const std::string_view tenant = name_of(scope.caller);
   PrefixUse& use = start->use;
   if (start->image != nullptr) {
     const size_t chunks = static_cast<size_t>(use.tokens / chunk_);
     const bool may_be = chunks <= hashes.size();
     if (!may_be || !stored_.use({tenant, hashes[chunks - 1]})) {
-      index_.offer_again(owner_of(caller), ids.first(static_cast<size_t>(use.tokens)));
+      index_.offer_again(PrefixIndex::To::kDisk, owner_within(scope),
+                         ids.first(static_cast<size_t>(use.tokens)));
       may_offer_ = true;
     }
   }
@@ -142,51 +168,55 @@ void PrefixCache::look_at_disk(const Identity& caller, std::span<const int32_t> 
   use.replayed = std::max<int64_t>(use.replayed - more, 0);
 }
 
-std::vector<PrefixHash> PrefixCache::hashes_of(std::span<const int32_t> ids) const {
-  if (stored_.empty() || ids.empty()) return {};
-  return stored_.hashes_of(ids.first(ids.size() - 1));  // a prompt has something left to absorb
+std::vector<PrefixHash> PrefixCache::hashes_of(const PrefixScope& scope,
+                                               std::span<const int32_t> ids) const {
+  if (ids.empty()) return {};
+  // A prompt has something left to absorb.
+  return stored_.hashes_of(ids.first(ids.size() - 1), scope.adapter_id().digest);
 }
 
-void PrefixCache::store(const Identity& caller, std::span<const int32_t> ids,
+void PrefixCache::store(const PrefixScope& scope, std::span<const int32_t> ids,
                         const StateSlot& slot) {
-  const PrefixIndex::Owner owner = owner_of(caller);
+  const PrefixIndex::Owner owner = owner_within(scope);
   write_next();  // first: what has to make room would be gone
   try {
     if (!index_.make_room(owner, ids)) return;
-    if (!names_.contains(owner)) names_[owner] = lasting_name_of(caller);
+    const bool may_be_written = scope.may_be_written();
+    if (may_be_written && !written_owners_.contains(owner)) {
+      written_owners_[owner] = {lasting_name_of(scope.caller), scope.adapter_id()};
+    }
     const auto tokens = static_cast<int64_t>(ids.size());
-    const PrefixIndex::Longest before = index_.longest(owner, ids);
-    index_.keep(
-        owner, ids,
-        states_.save(StateCache::Owner::kPrefixes, slot, tokens, before.image, before.tokens));
-    may_offer_ = true;
+    PrefixIndex::Longest before = index_.longest(owner, ids);
+    if (before.image == nullptr) before.image = scope.image;
+    index_.keep(owner, ids,
+                states_.save(StateCache::Owner::kPrefixes, slot, scope.position() + tokens,
+                             before.image, scope.position() + before.tokens),
+                {}, may_be_written);
+    may_offer_ |= may_be_written;
+    may_share_ |= may_be_written;
   } catch (const std::bad_alloc&) {  // prompts are absorbed as they would be without it
   }
 }
 
-bool PrefixCache::fetch(const Identity& caller, std::span<const int32_t> ids, PrefixMode mode,
-                        std::function<void()> done) {
-  if (archive_ == nullptr || limits_.bytes == 0 || mode == PrefixMode::kOff) return false;
-  const PrefixIndex::Owner owner = owner_of(caller);
-  StoredPrefixes::Found found = stored_.longest(name_of(caller), hashes_of(ids));
+bool PrefixCache::fetch(const PrefixScope& scope, std::span<const int32_t> ids, PrefixMode mode,
+                        double prompt_rate, std::function<void()> done) {
+  const bool nowhere = stored_.empty() && limits_.store == nullptr;
+  if (nowhere || limits_.bytes == 0 || mode == PrefixMode::kOff) return false;
+  if (!scope.may_be_written()) return false;
+  const PrefixIndex::Owner owner = owner_within(scope);
+  const int64_t here = index_.longest(owner, ids).tokens;
+  const std::vector<PrefixHash> hashes = hashes_of(scope, ids);
+  StoredPrefixes::Found found = stored_.longest(name_of(scope.caller), hashes);
   const auto bytes = static_cast<int64_t>(pool_.layout().bytes(found.tokens));
-  if (found.tokens - index_.longest(owner, ids).tokens < least_gain_from_disk(bytes, chunk_)) {
-    return false;
+  if (found.tokens - here < least_gain_from_disk(bytes, chunk_)) {
+    return limits_.store != nullptr &&
+           fetch_from_store(scope, ids, hashes, here, prompt_rate, std::move(done));
   }
   const std::span<const int32_t> head = ids.first(static_cast<size_t>(found.tokens));
-  const auto same = std::ranges::find_if(fetches_, [&](const FetchPtr& fetch) {
-    return fetch->owner == owner && std::ranges::equal(fetch->ids, head);
-  });
-  if (same != fetches_.end()) {
-    (*same)->done.push_back(std::move(done));
-    return true;
-  }
+  if (joins_fetch(owner, head, &done)) return true;
   if (!index_.make_room(owner, head)) return false;
-  const auto fetch =
-      std::make_shared<Fetch>(Fetch{.owner = owner, .ids = {head.begin(), head.end()}});
-  fetch->key = {lasting_name_of(caller), found.hash};
+  const FetchPtr fetch = new_fetch(scope, head, found.hash, std::move(done));
   fetch->state = found.state;
-  fetch->done.push_back(std::move(done));
   try {
     fetches_.reserve(fetches_.size() + 1);
     states_.read(StateCache::Owner::kPrefixes, found.state, written_, found.tokens,
@@ -201,15 +231,40 @@ bool PrefixCache::fetch(const Identity& caller, std::span<const int32_t> ids, Pr
   return true;
 }
 
+// Whether the same is on its way; then done() is called with the others.
+bool PrefixCache::joins_fetch(PrefixIndex::Owner owner, std::span<const int32_t> head,
+                              std::function<void()>* done) {
+  const auto same = std::ranges::find_if(fetches_, [&](const FetchPtr& fetch) {
+    return fetch->owner == owner && std::ranges::equal(fetch->ids, head);
+  });
+  if (same == fetches_.end()) return false;
+  (*same)->done.push_back(std::move(*done));
+  return true;
+}
+
+PrefixCache::FetchPtr PrefixCache::new_fetch(const PrefixScope& scope,
+                                             std::span<const int32_t> head, const PrefixHash& hash,
+                                             std::function<void()> done) {
+  const auto fetch = std::make_shared<Fetch>(
+      Fetch{.owner = owner_within(scope), .ids = {head.begin(), head.end()}});
+  fetch->adapter = scope.adapter_id();
+  fetch->key = {lasting_name_of(scope.caller), hash};
+  fetch->done.push_back(std::move(done));
+  return fetch;
+}
+
 // What is lost for good, or is of other ids after all, is not looked for again. What cannot be read
 // now, may be later.
 void PrefixCache::fetched(const FetchPtr& fetch, const Archive::Loaded& loaded,
                           const StateImage& image) {
   std::erase(fetches_, fetch);
   index_.expect_no_more(static_cast<int64_t>(fetch->ids.size()));
-  const bool others = loaded.error.empty() && loaded.header.answer_ids != fetch->ids;
+  const bool others =
+      loaded.error.empty() && (loaded.header.answer_ids != fetch->ids ||
+                               loaded.header.adapter.digest != fetch->adapter.digest);
   if (others || !loaded.error.empty()) {
-    if (limits_.on_unreadable) limits_.on_unreadable(others ? "it is of other ids" : loaded.error);
+    if (limits_.on_unreadable)
+      limits_.on_unreadable(others ? "it is of other ids or another adapter" : loaded.error);
     if (others || loaded.reason == EndReason::kStateLost) {
       stored_.cannot_be_read(fetch->key);
       removed_.push_back(prefix_record_key(fetch->key));
@@ -264,22 +319,41 @@ void PrefixCache::write_next() {
         stored_.bytes() + bytes > most_disk_bytes_ || stored_.states() >= most_stored();
     may_offer_ = bytes <= most_disk_bytes_;
     if (!may_offer_) return;
-    PrefixIndex::Offer offer = index_.offer(full ? stored_.least_worth() : 0);
+    PrefixIndex::Offer offer =
+        index_.offer(PrefixIndex::To::kDisk, full ? stored_.least_worth() : 0);
     may_offer_ = offer.image != nullptr;
     if (!may_offer_) return;
-    const StoredPrefixes::Key key{names_.at(offer.owner), stored_.hashes_of(offer.ids).back()};
+    const StoredPrefixes::Key key = key_of(offer);
     if (!stored_.has(key)) write(key, std::move(offer));
   }
+}
+
+StoredPrefixes::Key PrefixCache::key_of(const PrefixIndex::Offer& offer) const {
+  const WrittenOwner& owner = written_owners_.at(offer.owner);
+  return {owner.tenant, stored_.hashes_of(offer.ids, owner.adapter.digest).back()};
+}
+
+StateHeader PrefixCache::written_header(const PrefixIndex::Offer& offer) const {
+  StateHeader header = written_;
+  header.position = static_cast<int64_t>(offer.ids.size());
+  header.answer_ids = offer.ids;
+  header.adapter = written_owners_.at(offer.owner).adapter;
+  return header;
+}
+
+// So long after a write it takes the share of the time that it may.
+Clock::time_point PrefixCache::next_after(Clock::time_point began, double share) {
+  const Clock::time_point ended = Clock::now();
+  return ended + std::chrono::duration_cast<Clock::duration>((ended - began) * (1 / share - 1));
 }
 
 void PrefixCache::write(const StoredPrefixes::Key& key, PrefixIndex::Offer offer) {
   StateStore& store = archive_->store();
   const auto tokens = static_cast<int64_t>(offer.ids.size());
   if (offer.continues != nullptr && store.is_gone(*offer.continues)) offer.continues.reset();
-  StateStore::NewState state{written_, std::move(offer.image), std::move(offer.continues)};
+  StateStore::NewState state{written_header(offer), std::move(offer.image),
+                             std::move(offer.continues)};
   state.header.id = store.new_id();
-  state.header.position = tokens;
-  state.header.answer_ids = offer.ids;
   StoredPrefixes::Entry entry{.tokens = tokens, .gain = offer.gain, .hits = offer.hits};
   StateStore::Change change{.key = prefix_record_key(key),
                             .tenant = std::string(key.tenant),
@@ -292,9 +366,7 @@ void PrefixCache::write(const StoredPrefixes::Key& key, PrefixIndex::Offer offer
   trim(most_stored() - 1, most_disk_bytes_ - bytes);
   const auto written = [this, key, entry, owner = offer.owner, ids = std::move(offer.ids),
                         began = Clock::now()](const StateStore::Outcome& outcome) mutable {
-    const auto took = Clock::now() - began;
-    next_write_ = Clock::now() +
-                  std::chrono::duration_cast<Clock::duration>(took * (1 / limits_.disk_time - 1));
+    next_write_ = next_after(began, limits_.disk_time);
     writing_ = false;
     if (!outcome.error.empty()) return;
     entry.state = outcome.state;

@@ -130,7 +130,7 @@ void PrefixIndex::set_limit(int64_t bytes) noexcept {
 }
 
 void PrefixIndex::keep(Owner owner, std::span<const int32_t> ids, Image image,
-                       const Written& written) {
+                       const Written& written, bool may_be_written) {
   const Path path = path_of(owner, ids, true);
   if (path.empty() || path.back()->image != nullptr) return;
   if (path.back()->tokens != static_cast<int64_t>(ids.size())) return;
@@ -143,7 +143,8 @@ void PrefixIndex::keep(Owner owner, std::span<const int32_t> ids, Image image,
   node.image = std::move(image);
   node.had_image = true;
   states_bytes_ += bytes_of(node.tokens);
-  node.offered = written != nullptr;
+  node.offered[static_cast<size_t>(To::kDisk)] = written != nullptr || !may_be_written;
+  node.offered[static_cast<size_t>(To::kStore)] = !may_be_written;
   if (written != nullptr) node.written = written;
 }
 
@@ -168,13 +169,14 @@ bool PrefixIndex::is_short() const {
   return bytes() + limit_ / 8 + 2 * each >= limit_;
 }
 
-bool PrefixIndex::is_offered(const Node& node, double least_worth) const {
-  if (node.offered || gain_of(node) < options_.least_offered_gain) return false;
+bool PrefixIndex::is_offered(const Node& node, To to, double least_worth) const {
+  if (node.offered[static_cast<size_t>(to)] || gain_of(node) < options_.least_offered_gain)
+    return false;
   return worth_of(node) > least_worth;
 }
 
-PrefixIndex::Offer PrefixIndex::offer_of(Node& node) {
-  node.offered = true;
+PrefixIndex::Offer PrefixIndex::offer_of(Node& node, To to) {
+  node.offered[static_cast<size_t>(to)] = true;
   Offer offer{.owner = node.owner, .image = node.image, .gain = gain_of(node), .hits = node.hits};
   offer.ids.resize(static_cast<size_t>(node.tokens));
   for (const Node* at = &node; at != nullptr; at = at->parent) {
@@ -184,20 +186,20 @@ PrefixIndex::Offer PrefixIndex::offer_of(Node& node) {
   return offer;
 }
 
-PrefixIndex::Offer PrefixIndex::offer(double least_worth) {
-  const auto is_next = [&](const auto& at) { return is_offered(*at.second, least_worth); };
-  if (is_short()) {
+PrefixIndex::Offer PrefixIndex::offer(To to, double least_worth) {
+  const auto is_next = [&](const auto& at) { return is_offered(*at.second, to, least_worth); };
+  if (to == To::kDisk && is_short()) {
     const auto next = std::find_if(by_value_.begin(), by_value_.end(), is_next);
-    return next == by_value_.end() ? Offer{} : offer_of(*next->second);
+    return next == by_value_.end() ? Offer{} : offer_of(*next->second, to);
   }
   const auto next = std::find_if(by_value_.rbegin(), by_value_.rend(), is_next);
-  return next == by_value_.rend() ? Offer{} : offer_of(*next->second);
+  return next == by_value_.rend() ? Offer{} : offer_of(*next->second, to);
 }
 
-void PrefixIndex::offer_again(Owner owner, std::span<const int32_t> ids) {
+void PrefixIndex::offer_again(To to, Owner owner, std::span<const int32_t> ids) {
   const Path path = path_of(owner, ids, false);
   if (path.empty() || path.back()->tokens != static_cast<int64_t>(ids.size())) return;
-  path.back()->offered = false;
+  path.back()->offered[static_cast<size_t>(to)] = false;
 }
 
 // The node has a state from now on, or none any more, and those before it lead to one more or less.

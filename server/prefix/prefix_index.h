@@ -65,9 +65,10 @@ class PrefixIndex {
   // Whether a state of these ids is wanted, which are whole chunks; if so, there is room for it.
   bool make_room(Owner owner, std::span<const int32_t> ids);
   // Keeps the state of these ids, if make_room() was true just before.
-  // written: it is that, and need not be offered.
+  // written: it is that, and need not be offered. may_be_written: false: it is never offered.
   using Written = std::shared_ptr<const StoredState>;
-  void keep(Owner owner, std::span<const int32_t> ids, Image image, const Written& written = {});
+  void keep(Owner owner, std::span<const int32_t> ids, Image image, const Written& written = {},
+            bool may_be_written = true);
   // What was offered of these ids is written.
   void set_written(Owner owner, std::span<const int32_t> ids, const Written& written);
 
@@ -80,8 +81,10 @@ class PrefixIndex {
 
   // Whether the next states that are kept will need the room of others.
   bool is_short() const;
-  // What should be written elsewhere next, each once: where room is short, of the least value
-  // first, which is to make it; else of the greatest.
+  // Where states are written while they are here.
+  enum class To { kDisk, kStore };
+  // What should be written there next, each once: where room is short, of the least value first,
+  // which is to make it, but for a store; else of the greatest.
   struct Offer {
     Owner owner = 0;
     std::vector<int32_t> ids = {};
@@ -91,9 +94,9 @@ class PrefixIndex {
     int64_t hits = 0;
   };
   // least_worth: nothing that is worth no more than that, in gain times uses.
-  Offer offer(double least_worth);
+  Offer offer(To to, double least_worth);
   // The state of these ids is offered once more.
-  void offer_again(Owner owner, std::span<const int32_t> ids);
+  void offer_again(To to, Owner owner, std::span<const int32_t> ids);
 
   // An image of so many tokens is on its way here, for which there is to be room; or has come, or
   // will not.
@@ -137,7 +140,7 @@ class PrefixIndex {
     Owner owner = 0;
     Image image = {};
     std::weak_ptr<const StoredState> written = {};
-    bool offered = false;
+    bool offered[2] = {};    // by To
     bool had_image = false;  // it may have made room since
     int64_t hits = 0;
     double clock = 0;                       // when it was used last
@@ -159,8 +162,8 @@ class PrefixIndex {
   int64_t gain_of(const Node& node) const;
   double worth_of(const Node& node) const;
   double value_of(const Node& node) const;
-  bool is_offered(const Node& node, double least_worth) const;
-  Offer offer_of(Node& node);
+  bool is_offered(const Node& node, To to, double least_worth) const;
+  Offer offer_of(Node& node, To to);
   void use(Node& node);
   void revalue(Node& node, double value);
   bool shrink_by(int64_t wanted) noexcept;

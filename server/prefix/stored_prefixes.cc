@@ -35,11 +35,13 @@ bool PrefixHash::parse(std::string_view text, PrefixHash* hash) {
          parse_half(text.substr(16), &hash->low);
 }
 
-// Each is of the one before it and of the chunk's ids; the first one is of the identity.
-std::vector<PrefixHash> StoredPrefixes::hashes_of(std::span<const int32_t> ids) const {
+// Each is of the one before it and of the chunk's ids; the first one is of identity and adapter.
+std::vector<PrefixHash> StoredPrefixes::hashes_of(std::span<const int32_t> ids,
+                                                  std::string_view adapter) const {
   const auto chunk = static_cast<size_t>(chunk_);
   std::vector<std::byte> bytes(sizeof(PrefixHash) + chunk * sizeof(int32_t));
-  PrefixHash hash = hash_of(std::as_bytes(std::span(identity_)));
+  const std::string first = identity_ + std::string(adapter);
+  PrefixHash hash = hash_of(std::as_bytes(std::span(first)));
   std::vector<PrefixHash> hashes;
   hashes.reserve(ids.size() / chunk);
   for (; ids.size() >= chunk; ids = ids.subspan(chunk)) {

@@ -56,8 +56,10 @@ class StoredPrefixes {
     bool usable = true;
   };
 
-  // The hashes of what the ids begin with, after each whole chunk.
-  std::vector<PrefixHash> hashes_of(std::span<const int32_t> ids) const;
+  // The hashes of what the ids begin with, after each whole chunk. adapter: the digest of that with
+  // which the states are computed; empty: none.
+  std::vector<PrefixHash> hashes_of(std::span<const int32_t> ids,
+                                    std::string_view adapter = {}) const;
 
   struct Found {
     StoredPtr state = {};  // null: there is none

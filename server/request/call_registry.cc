@@ -85,9 +85,9 @@ bool CallRegistry::abort_of_any(const std::string& id) {
   return found;
 }
 
-void CallRegistry::abort_all() {
+void CallRegistry::abort_all(Reason reason) {
   std::lock_guard lock(mutex_);
-  for (Call* call : calls_) call->abort(Reason::kShutdown);
+  for (Call* call : calls_) call->abort(reason);
 }
 
 }  // namespace recurve

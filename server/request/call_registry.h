@@ -15,7 +15,8 @@ namespace recurve {
 // Thread-safe.
 class CallRegistry {
  public:
-  enum class Reason { kAbort, kShutdown };
+  // kModelEnds: calls of a model that ServedModel::end() has ended let go of it; others go on.
+  enum class Reason { kAbort, kShutdown, kModelEnds };
   class Call {
    public:
     // Under the registry's lock: may only post.
@@ -47,7 +48,7 @@ class CallRegistry {
   bool abort(TenantId tenant, const std::string& id);  // false if there is no such call
   // The same for all tenants.
   bool abort_of_any(const std::string& id);
-  void abort_all();
+  void abort_all(Reason reason);
 
  private:
   mutable std::mutex mutex_;

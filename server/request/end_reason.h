@@ -59,6 +59,7 @@ enum class EndReason {
   kConflict,      // its epoch is not the expected one
   kOtherModel,    // its state is of another model
   kStateSealed,   // the key of its state is missing
+  kNewerState,    // a newer server has written it
   kStateLost,     // its state is damaged
   // The server has no capacity, or is not available.
   kExhausted,
@@ -72,6 +73,8 @@ enum class EndReason {
   kDraining,     // the server shut down before the answer was complete
   kFolderLost,   // the folder of durable sessions was deleted or replaced
   kModelFailed,  // the model's engine has failed, and others serve
+  kUnloading,    // the model is being unloaded, and others serve
+  kNotLoaded,    // a model that is to be loaded or unloaded, for the reason in the message
   kInternal,     // invalid logits of the model, or a bug
   kFailed,       // the engine, and with it the server, has failed
 };
@@ -134,6 +137,8 @@ constexpr auto end_rows() {
        "the session's state is of another model"},
       {R::kStateSealed, C::kFailedPrecondition, 409, Retry::kNever, "state_sealed",
        "the key of the session's state is missing"},
+      {R::kNewerState, C::kFailedPrecondition, 409, Retry::kNever, "newer_state",
+       "a newer server has written the session: update this one"},
       {R::kStateLost, C::kDataLoss, 500, Retry::kUnset, "state_lost",
        "the session's state is damaged"},
       {R::kExhausted, C::kResourceExhausted, 429, Retry::kLater, "exhausted",
@@ -158,6 +163,10 @@ constexpr auto end_rows() {
        "the folder of durable sessions was deleted or replaced"},
       {R::kModelFailed, C::kUnavailable, 503, Retry::kUnset, "model_failed",
        "the model has failed: see the server's log"},
+      {R::kUnloading, C::kUnavailable, 503, Retry::kUnset, "unloading",
+       "the model is being unloaded: use another one"},
+      {R::kNotLoaded, C::kFailedPrecondition, 409, Retry::kNever, "not_loaded",
+       "the model cannot be loaded or unloaded"},
       {R::kInternal, C::kInternal, 500, Retry::kUnset, "internal",
        "the model returned an invalid result", "error"},
       {R::kFailed, C::kInternal, 500, Retry::kUnset, "failed",

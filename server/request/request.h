@@ -9,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "model/adapters/adapter.h"
 #include "server/identity/identity.h"
+#include "server/request/binding.h"
 #include "server/request/clock.h"
 #include "server/request/prefix_use.h"
 #include "server/request/prompt_feed.h"
@@ -71,6 +73,14 @@ struct Request {
   // several choices; max_tokens is 0. Absent: none.
   std::optional<Pooling> pooling = {};
   std::string session = {};  // of the caller's tenant; empty: none. Not with several choices.
+  // As the request names it: without a session, the request has this binding; with one, the session
+  // must have what is not null.
+  Binding binding = {};
+  // It may start from a state that has text.
+  bool may_continue() const { return !session.empty() || binding.initial_state != nullptr; }
+  // Of the model, on its backend: all rows of the request are computed with it. The engine sets it
+  // to that of the binding, of the session or of the request. Null: none.
+  AdapterPtr adapter = {};
   // The session must have this epoch; absent: any.
   std::optional<uint64_t> expected_epoch = {};
   PrefixMode prefix = PrefixMode::kUseAndStore;

@@ -35,7 +35,7 @@ class ResponseSink {
   virtual void flush() = 0;
   // Drops the waiting events.
   virtual void discard() = 0;
-  // Disconnects a client that does not read.
+  // Disconnects a client that does not read. Also called after finished(), before done().
   virtual void cut() = 0;
   // The call ends: nothing is sent afterwards; waiting events are still written.
   virtual void finish(const Refused& refusal) = 0;

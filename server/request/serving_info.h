@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "server/request/binding.h"
 #include "server/request/state_transfer.h"
 
 namespace recurve {
@@ -49,8 +50,13 @@ struct ServingInfo {
   int64_t max_host_bytes = 0;      // of session states and marks
   double default_ttl_seconds = 0;  // of sessions; 0: never
   ReadState read_state = {};       // reads imported states; empty: imports are off
-  CheckFront check_front = {};     // checks the front of states that are too long
-  int64_t most_written_bytes = 0;  // bound of an imported state
+  // Of states that page groups belong to; empty: they are not written or read here.
+  ReadPagedState read_paged_state = {};
+  JoinState join_state = {};
+  CheckFront check_front = {};                       // checks the front of states that are too long
+  int64_t most_written_bytes = 0;                    // bound of an imported state
+  std::vector<InitialStatePtr> initial_states = {};  // in the order of the flags
+  std::vector<BoundAdapterPtr> adapters = {};        // the same
 };
 
 }  // namespace recurve

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "server/identity/identity.h"
+#include "server/request/binding.h"
 #include "server/request/end_reason.h"
 #include "server/request/state_transfer.h"
 
@@ -38,8 +39,9 @@ struct MarkInfo {
 
 struct SessionInfo {
   std::string name = {};
-  std::string model = {};                     // by name
-  std::string parent = {};                    // the session that it was forked from; empty: none
+  std::string model = {};   // by name
+  std::string parent = {};  // the session that it was forked from; empty: none
+  BindingNames binding = {};
   int64_t position = 0;                       // tokens absorbed
   std::optional<int32_t> pending_token = {};  // sampled last, absorbed with the next request
   Tier tier = Tier::kEmpty;
@@ -69,12 +71,12 @@ struct SessionCommand {
     kFork,    // name -> other, a new session with the same state
     kMark,    // name: store the state as mark `other`; replaces a mark of that name
     kUnmark,  // name: remove the mark `other`
-    kRewind,  // name: back to the mark `other`, or to `position`
+    kRewind,  // name: back to the mark `other`, or to `position`, from `state` if it is set
     kGet,     // name
     kList,    // names that begin with `name`, after the name `other`, at most `limit`
     kClose,   // name
     kAccept,  // name: continue from the remaining state
-    kExport,  // name: serialize its state
+    kExport,  // name: serialize its state, or that of its mark `other`
     kImport,  // name: a new session with `state`
   };
   Kind kind = Kind::kGet;
@@ -87,12 +89,15 @@ struct SessionCommand {
   std::optional<double> ttl_seconds = {};
   std::optional<Durability> durability = {};    // absent: kNone, or that of the session forked from
   std::optional<uint64_t> expected_epoch = {};  // refused if the session has another
+  // kOpen, kImport: by name; and what ServedModel has found by it, or by the imported state.
+  BindingNames chosen = {};
+  Binding binding = {};
   // kOpen, kImport: the ids of so many last tokens are stored, so that kRewind can absorb them
   // again. A fork stores as many as the original.
   int64_t rewind_tokens = 0;
   std::optional<int64_t> position = {};  // kRewind: tokens absorbed there; absent: a mark
   int limit = 100;
-  std::shared_ptr<const ReadyState> state = {};
+  std::shared_ptr<const ReadyState> state = {};  // of kRewind kForeignState if of another text
   // Called once, on the engine's thread: may only post.
   std::function<void(struct SessionResult)> done = {};
 };

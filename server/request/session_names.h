@@ -17,14 +17,21 @@ class SessionNames {
   // outlive it.
   using Claim = std::shared_ptr<const void>;
   Claim claim(TenantId tenant, const std::string& name, const std::string& model);
+  // Beyond the end of its claim, the name belongs to the model, which alone can claim it again: the
+  // session is on the disk, and the model is unloaded.
+  void retain(TenantId tenant, const std::string& name);
   // Empty: there is no such session.
   std::string model_of(TenantId tenant, const std::string& name) const;
 
  private:
-  using Names = std::map<std::pair<TenantId, std::string>, std::string>;
+  struct Owner {
+    std::string model;
+    bool retained = false;
+  };
+  using Names = std::map<std::pair<TenantId, std::string>, Owner>;
 
   mutable std::mutex mutex_;
-  Names models_;
+  Names owners_;
 };
 
 }  // namespace recurve

@@ -7,6 +7,8 @@
 #include "server/request/refusal.h"
 #include "server/rpc/raw_service.h"
 #include "server/sampling/params.h"
+#include "server/serving/bind.h"
+#include "server/serving/model_loader.h"
 #include "server/text/stop_matcher.h"
 
 namespace recurve {
@@ -40,7 +42,8 @@ v1::ServerState state_of(State state) {
   return v1::SERVER_STATE_UNSPECIFIED;
 }
 
-void fill(const ServedModel& model, v1::ModelInfo* to) {
+// As the caller sees it.
+void fill(const ServedModel& model, const Identity& caller, v1::ModelInfo* to) {
   const ServingInfo& info = model.info;
   to->set_name(info.model_name);
   to->set_family(info.family);
@@ -62,6 +65,21 @@ void fill(const ServedModel& model, v1::ModelInfo* to) {
   to->set_failed(model.failed());
   to->set_has_chat_template(model.text.chat.format != nullptr);
   if (model.text.chat.exists) to->set_chat_template_problem(model.text.chat.problem);
+  for (const InitialStatePtr& state : visible_initial_states(model.text, caller)) {
+    v1::ModelInfo::InitialState* out = to->add_initial_states();
+    out->set_name(state->id.name);
+    out->set_position(state->position);
+    out->set_state_bytes(state->bytes);
+  }
+  for (const BoundAdapterPtr& adapter : visible_adapters(model.text, caller)) {
+    const AdapterInfo& of = info_of(*adapter->weights);
+    v1::ModelInfo::Adapter* out = to->add_adapters();
+    out->set_name(adapter->id.name);
+    out->set_rank(static_cast<int32_t>(of.rank));
+    out->set_matrices(static_cast<int32_t>(of.matrices));
+    out->set_bytes(static_cast<int64_t>(of.bytes));
+    out->set_digest(adapter->id.digest);
+  }
   for (const ServingInfo::Op& op : info.ops) {
     v1::ModelInfo::OpInfo* out = to->add_ops();
     out->set_name(op.name);
@@ -71,7 +89,7 @@ void fill(const ServedModel& model, v1::ModelInfo* to) {
 
 void fill(const ServiceContext& context, v1::ServerInfo::Limits* to) {
   const ServerCore& core = context.core;
-  const ServedModel& model = *core.models().front();
+  const ServedModel& model = core.first();
   to->set_max_queue(model.queue.max_waiting());
   to->set_max_message_bytes(context.options.max_message_bytes);
   to->set_max_prompt_tokens(core.options.max_prompt_tokens);
@@ -131,9 +149,9 @@ void fill(const ModelLoad& load, v1::Load* to) {
 }
 
 // For users, once all models are loaded.
-Refused describes(const ServiceContext& context, const grpc::CallbackServerContext* call) {
-  Identity caller;
-  Refused refused = context.identify(call, Role::kUser, &caller);
+Refused describes(const ServiceContext& context, const grpc::CallbackServerContext* call,
+                  Identity* caller) {
+  Refused refused = context.identify(call, Role::kUser, caller);
   if (!refused && !context.core.all_loaded()) refused = context.core.availability();
   return refused;
 }
@@ -146,18 +164,27 @@ class ControlService final : public RawService {
   explicit ControlService(ServiceContext& context) : RawService(context, kName) {
     immediate<v1::GetModelInfoRequest, v1::ModelInfo>(
         "GetModelInfo", [&context](Call* call, const auto& request, v1::ModelInfo* to) {
-          std::shared_ptr<ServedModel> model;
-          Refused refused = describes(context, call);
-          if (!refused)
-            refused = context.core.find({.name = request.model(), .of_failed = true}, &model);
-          if (!refused) fill(*model, to);
+          FoundModel model;
+          Identity caller;
+          Refused refused = describes(context, call, &caller);
+          if (!refused) {
+            refused = context.core.find(
+                {.name = request.model(), .caller = caller, .of_failed = true}, &model);
+          }
+          if (!refused) fill(*model, caller, to);
           return refused;
         });
     immediate<v1::ListModelsRequest, v1::ListModelsResponse>(
         "ListModels", [&context](Call* call, const auto&, v1::ListModelsResponse* to) {
-          Refused refused = describes(context, call);
+          Identity caller;
+          Refused refused = describes(context, call, &caller);
           if (refused) return refused;
-          for (const auto& model : context.core.models()) fill(*model, to->add_models());
+          for (const auto& model : context.core.models()) fill(*model, caller, to->add_models());
+          if (const ModelLoader* loader = context.core.model_loader()) {
+            const ModelLoader::Changing changing = loader->changing();
+            to->mutable_loading()->Assign(changing.loading.begin(), changing.loading.end());
+            to->mutable_unloading()->Assign(changing.unloading.begin(), changing.unloading.end());
+          }
           return refused;
         });
     immediate<v1::GetServerInfoRequest, v1::ServerInfo>(
@@ -176,7 +203,7 @@ class ControlService final : public RawService {
           Refused refused = may_operate(call, Role::kObserver, &caller);
           if (refused) return refused;
           fill(load_of(context_.core.models()), to);
-          if (context_.core.models().size() == 1) return refused;
+          if (!context_.core.several()) return refused;
           for (const auto& model : context_.core.models()) {
             v1::Load& one = *to->add_models();
             fill(load_of({model}), &one);
@@ -185,6 +212,12 @@ class ControlService final : public RawService {
           }
           return refused;
         });
+    unary("LoadModel", [this](Call* call, const Bytes* request, Bytes* response) {
+      return load(call, *request, response);
+    });
+    unary("UnloadModel", [this](Call* call, const Bytes* request, Bytes* response) {
+      return unload(call, *request, response);
+    });
     unary("Drain", [this](Call* call, const Bytes* request, Bytes* response) {
       return drain(call, *request, response);
     });
@@ -213,6 +246,73 @@ class ControlService final : public RawService {
     reply.set_requests_under_way(core.under_way());
     *response = serialize(reply);
     return new ThenReactor([&core, seconds] { core.drain_for_client(seconds); });
+  }
+
+  // A call that a change of models answers. begin(caller, request, done) hands it to the model
+  // loader; answer() fills the response.
+  template <typename Request>
+  Reactor* change_models(
+      Call* call, const Bytes& bytes,
+      const std::function<Refused(const Identity&, const Request&, ModelLoader::Done)>& begin,
+      std::function<Refused(const Identity&, const Request&)> answer) {
+    auto* const unary = new UnaryCall(context_, call);
+    Request request;
+    Identity caller;
+    Refused refused = may_change_models(call, &caller);
+    if (!refused) refused = parse(bytes, &request);
+    if (!refused) {
+      const auto done = [this, unary, caller, request, answer = std::move(answer)](Refused result) {
+        unary->answer_on(context_.core.delivery_threads, [answer, caller, request, result] {
+          return result ? result : answer(caller, request);
+        });
+      };
+      refused = begin(caller, request, done);
+    }
+    if (refused) unary->finish(std::move(refused));
+    return unary;
+  }
+
+  Reactor* load(Call* call, const Bytes& bytes, Bytes* response) {
+    return change_models<v1::LoadModelRequest>(
+        call, bytes,
+        [this](const Identity& caller, const v1::LoadModelRequest& request,
+               ModelLoader::Done done) {
+          ModelLoader::Load load{.caller = caller, .name = request.name(), .path = request.path()};
+          load.flags = {request.flags().begin(), request.flags().end()};
+          return context_.core.model_loader()->load(std::move(load), std::move(done));
+        },
+        [this, response](const Identity& caller, const v1::LoadModelRequest& request) -> Refused {
+          FoundModel model;
+          Refused gone = context_.core.find({.name = request.name(), .of_failed = true}, &model);
+          if (gone) return gone;
+          v1::ModelInfo info;
+          fill(*model, caller, &info);
+          *response = serialize(info);
+          return {};
+        });
+  }
+
+  Reactor* unload(Call* call, const Bytes& bytes, Bytes* response) {
+    return change_models<v1::UnloadModelRequest>(
+        call, bytes,
+        [this](const Identity& caller, const v1::UnloadModelRequest& request,
+               ModelLoader::Done done) {
+          ModelLoader::Unload unload{.caller = caller, .name = request.name()};
+          if (request.has_drain_seconds()) unload.drain_seconds = request.drain_seconds();
+          return context_.core.model_loader()->unload(std::move(unload), std::move(done));
+        },
+        [response](const Identity&, const v1::UnloadModelRequest&) -> Refused {
+          *response = serialize(v1::UnloadModelResponse());
+          return {};
+        });
+  }
+
+  Refused may_change_models(const Call* call, Identity* caller) const {
+    Refused refused = may_operate(call, Role::kAdmin, caller);
+    if (!refused) refused = context_.core.availability();
+    if (refused || context_.core.model_loader() != nullptr) return refused;
+    return refuse(EndReason::kUnsupported,
+                  "this server loads no models while it serves: start it with --model-root");
   }
 
   // For what only operators may do, at the listener for operators.

@@ -24,6 +24,11 @@ Refused check_known(const v1::GenerateRequest& message);
 Refused check_known(const v1::EmbedRequest& message);
 
 template <typename Request>
+BindingNames chosen_of(const Request& request) {
+  return {.initial_state = request.initial_state(), .adapter = request.adapter()};
+}
+
+template <typename Request>
 std::optional<double> ttl_of(const Request& request) {
   return request.has_ttl_seconds() ? std::optional(request.ttl_seconds()) : std::nullopt;
 }

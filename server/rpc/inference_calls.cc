@@ -34,9 +34,9 @@ class GenerateCall final
     // code uses it.
     const_cast<grpc::ByteBuffer*>(message_)->Clear();
     if (!refused) refused = check_known(message);
-    std::shared_ptr<ServedModel> model;
+    FoundModel model;
     if (!refused) {
-      refused = context_.core.find({message.model(), caller().tenant, message.session()}, &model);
+      refused = context_.core.find({message.model(), caller(), message.session()}, &model);
     }
     if (!refused) *asked = to_request(std::move(message));
     asked->model = std::move(model);
@@ -104,8 +104,8 @@ class EmbedCall final : public StreamCall<grpc::ServerWriteReactor<grpc::ByteBuf
     Refused refused = parse(*message_, &message);
     const_cast<grpc::ByteBuffer*>(message_)->Clear();  // as in GenerateCall
     if (!refused) refused = check_known(message);
-    std::shared_ptr<ServedModel> model;
-    if (!refused) refused = context_.core.find({message.model()}, &model);
+    FoundModel model;
+    if (!refused) refused = context_.core.find({message.model(), caller()}, &model);
     if (!refused) *asked = to_embed(std::move(message));
     asked->model = std::move(model);
     return refused;
@@ -158,7 +158,7 @@ class ScoreCall final
     if (begun_) return {};
     begun_ = true;
     if (!piece->options) piece->options.emplace();
-    return context_.core.find({model}, &piece->options->model);
+    return context_.core.find({model, caller()}, &piece->options->model);
   }
 
   void send(ScoreEvent event) override {

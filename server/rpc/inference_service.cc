@@ -25,14 +25,14 @@ struct TextCall {
 
 // Parses the message, and finds the model that it names.
 template <typename Message>
-Refused read(const TextCall& call, Message* message, std::shared_ptr<ServedModel>* model) {
+Refused read(const TextCall& call, Message* message, FoundModel* model) {
   Refused refused = parse(call.request, message);
-  return refused ? refused : call.core.find({message->model()}, model);
+  return refused ? refused : call.core.find({message->model(), call.caller}, model);
 }
 
 Refused tokenize(const TextCall& call) {
   v1::TokenizeRequest message;
-  std::shared_ptr<ServedModel> served;
+  FoundModel served;
   std::vector<int32_t> ids;
   if (Refused refused = read(call, &message, &served)) return refused;
   const ModelText& model = served->text;
@@ -62,7 +62,7 @@ Refused tokenize(const TextCall& call) {
 
 Refused detokenize(const TextCall& call) {
   v1::DetokenizeRequest message;
-  std::shared_ptr<ServedModel> served;
+  FoundModel served;
   if (Refused refused = read(call, &message, &served)) return refused;
   const ModelText& model = served->text;
   const std::vector<int32_t> ids(message.ids().begin(), message.ids().end());

@@ -97,6 +97,7 @@ PrefixMode to_prefix_mode(v1::PrefixMode mode) {
 
 ScoreOptions to_options(const v1::ScoreOptions& options) {
   ScoreOptions to{.id = options.request_id(),
+                  .adapter = options.adapter(),
                   .add_special_tokens = adds_special_tokens(options),
                   .parse_special = options.parse_special(),
                   .priority = options.priority()};
@@ -123,6 +124,7 @@ TextRequest to_request(v1::GenerateRequest&& message) {
                       .include_stop = stop.include_stop(),
                       .choices = message.has_n() ? message.n() : 1,
                       .session = message.session(),
+                      .chosen = chosen_of(message),
                       .report_progress = message.report_progress(),
                       .priority = message.priority(),
                       .prefix = to_prefix_mode(message.prefix()),
@@ -164,6 +166,7 @@ Refused check_known(const v1::EmbedRequest& message) {
 EmbedRequest to_embed(v1::EmbedRequest&& message) {
   EmbedRequest request{
       .id = message.request_id(),
+      .adapter = message.adapter(),
       .add_special_tokens = adds_special_tokens(message),
       .parse_special = message.parse_special(),
       .pooling = message.pooling() == v1::POOLING_MEAN ? Pooling::kMean : Pooling::kLast,

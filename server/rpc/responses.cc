@@ -108,6 +108,8 @@ void fill(const SessionInfo& info, v1::Session* session) {
   session->set_name(info.name);
   session->set_model(info.model);
   session->set_parent(info.parent);
+  session->set_initial_state(info.binding.initial_state);
+  session->set_adapter(info.binding.adapter);
   session->set_position(info.position);
   if (info.pending_token) session->set_pending_token(*info.pending_token);
   session->set_tier(tier_of(info.tier));

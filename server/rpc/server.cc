@@ -17,6 +17,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -144,6 +145,7 @@ struct RpcServer::Impl {
   const FrameCounter::Shared frame_limits{
       .bodies = std::make_shared<ByteBudget>(most_incomplete_bytes(context))};
   std::optional<Listener> listener;
+  std::set<std::string> known_models;  // of set_health(), as services of the health service
 };
 
 // Connections are accepted by Listener: gRPC's listener has no limits, and fails without a free
@@ -190,10 +192,14 @@ void RpcServer::Impl::set_health(bool serving, bool durable) {
   for (const RpcService& service : services) {
     health->SetServingStatus(service.name, serving && (durable || !service.durable));
   }
+  std::set<std::string> now;
   for (const auto& model : context.core.models()) {
-    if (model->loaded()) {
-      health->SetServingStatus("model/" + model->name(), serving && !model->failed());
-    }
+    if (!model->loaded()) continue;
+    now.insert("model/" + model->name());
+    health->SetServingStatus("model/" + model->name(), serving && !model->failed());
+  }
+  for (const std::string& gone : std::exchange(known_models, now)) {
+    if (!now.contains(gone)) health->SetServingStatus(gone, false);
   }
 }
 

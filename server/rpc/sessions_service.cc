@@ -27,6 +27,7 @@ SessionCommand to_command(const v1::OpenSessionRequest& request) {
           .name = request.name(),
           .ttl_seconds = ttl_of(request),
           .durability = durability_of(request),
+          .chosen = chosen_of(request),
           .rewind_tokens = request.rewind_tokens()};
 }
 SessionCommand to_command(const v1::GetSessionRequest& request) {

@@ -55,6 +55,8 @@ class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, priv
     if (!ok) return finish(refuse(EndReason::kClientGone));
     try {
       write_next();
+    } catch (const StateGone& error) {
+      finish(refuse(EndReason::kUnloading, error.what()));
     } catch (const std::bad_alloc&) {
       finish(refuse(EndReason::kNoMemory));
     }
@@ -68,6 +70,8 @@ class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, priv
   void run() override {
     try {
       begin();
+    } catch (const StateGone& error) {
+      finish(refuse(EndReason::kUnloading, error.what()));
     } catch (const std::bad_alloc&) {
       finish(refuse(EndReason::kNoMemory));
     }
@@ -148,10 +152,10 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, priva
   // The first message names the session; memory for the largest state is reserved then.
   Refused take(const v1::ImportRequest& message) {
     if (!started_) {
-      if (Refused refused = context_.core.find({message.model()}, &model_)) return refused;
-    }
-    const auto most = static_cast<size_t>(model_->info.most_written_bytes);
-    if (!std::exchange(started_, true)) {
+      FoundModel model;
+      if (Refused refused = context_.core.find({message.model(), caller_}, &model)) return refused;
+      started_ = true;
+      most_ = static_cast<size_t>(model->info.most_written_bytes);
       command_ = {.kind = SessionCommand::Kind::kImport,
                   .caller = caller_,
                   .model = message.model(),
@@ -160,16 +164,16 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, priva
                   .durability = durability_of(message),
                   .rewind_tokens = message.rewind_tokens()};
       if (Refused refused = validate(&command_)) return refused;
-      share_ = context_.core.message_bytes.take(static_cast<int64_t>(most), caller_.share());
+      share_ = context_.core.message_bytes.take(static_cast<int64_t>(most_), caller_.share());
       if (!share_) {
         return refuse(EndReason::kExhausted,
                       fmt::format("a state may take {} bytes, which --request-memory does "
                                   "not have now: retry later",
-                                  most));
+                                  most_));
       }
     }
-    too_long_ = message.data().size() > most - state_.size();
-    state_.append(message.data(), 0, most - state_.size());
+    too_long_ = message.data().size() > most_ - state_.size();
+    state_.append(message.data(), 0, most_ - state_.size());
     return {};
   }
 
@@ -192,7 +196,9 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, priva
 
   Refused check() {
     if (!started_) return invalid("data", "the stream has no message: send the name and the state");
-    Refused refused = read_state(model_->info, state_, too_long_, &command_);
+    FoundModel model;  // found again: a slow client must not hold it
+    Refused refused = context_.core.find({command_.model, caller_}, &model);
+    if (!refused) refused = read_state(model->info, state_, too_long_, &command_);
     std::string().swap(state_);
     return refused;
   }
@@ -215,12 +221,12 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, priva
   }
 
   ServiceContext& context_;
-  std::shared_ptr<ServedModel> model_;  // once started
   grpc::CallbackServerContext* const call_;
   grpc::ByteBuffer* const response_;
   grpc::ByteBuffer incoming_;
   Identity caller_;
   bool started_ = false;
+  size_t most_ = 0;  // bytes of a state of the model, once started
   SessionCommand command_;
   std::string state_;
   bool too_long_ = false;    // more than any state of this model

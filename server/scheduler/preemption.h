@@ -29,7 +29,8 @@ struct Need {
 };
 
 // How often a request gives up its slot, at most. After that it gets all pages that it may come to
-// need at once, and keeps them.
+// need at once, and keeps them: one such request at a time, or as many as leave half of the slots
+// and half of the pages to requests that give way.
 inline constexpr int kMostPreemptions = 3;
 
 // The sequence whose pages are taken so that running sequences continue: of the group, then of its

@@ -28,6 +28,10 @@ class Access {
   // secret. Without keys, addresses share the server as tenants do, and the connections of an
   // address share its part.
   Identity identify(const Visitor& visitor) const;
+  // Whether the keys file lets the caller's tenant see the initial state or adapter of that name.
+  bool sees(const Identity& caller, BoundNames::Kind kind, std::string_view name) const {
+    return keys_ == nullptr || keys_->sees(caller.tenant_name, kind, name);
+  }
 
  private:
   // After too many wrong tokens from a network, further tokens are not verified for some time:

@@ -148,7 +148,7 @@ Refused read_messages(Conversation messages, const ModelText& model, const WorkL
   if (Refused refused = check_messages(messages, model)) return refused;
   return with_input(std::move(messages), limits, [&](const ChatInput& input) {
     Request* request = &parsed->request;
-    Refused refused = request->session.empty()
+    Refused refused = !request->may_continue()
                           ? read(input, &ChatTemplate::render, TextPosition::kStart, model,
                                  &request->prompt.ids, &parsed->reasoning)
                           : read_session(input, model, parsed);

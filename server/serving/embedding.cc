@@ -26,12 +26,15 @@ int64_t bytes_of(const EmbedRequest& asked) {
   return bytes;
 }
 
-TextRequest prompt_of(EmbedRequest& asked, size_t index) {
+TextRequest prompt_of(EmbedRequest& asked, const Identity& caller, size_t index) {
   TextRequest one{.id = asked.id,
+                  .caller = caller,
+                  .model = asked.model,
                   .add_special_tokens = asked.add_special_tokens,
                   .parse_special = asked.parse_special,
                   .seed = 0,
                   .max_tokens = 0,
+                  .chosen = {.adapter = asked.adapter},
                   .priority = asked.priority,
                   .prefix = PrefixMode::kOff};
   one.names.prompt = "input";
@@ -53,7 +56,7 @@ Refused check_dimensions(const EmbedRequest& asked, const ModelText& model, int3
 Refused Embedding::begin() {
   EmbedRequest asked;
   Refused refused = sink_.read(&asked);
-  if (!refused) refused = choose(asked.model);
+  if (!refused) refused = choose(asked.model.model);
   if (!refused) refused = check_dimensions(asked, model_->text, &dimensions_);
   if (!refused) refused = read_inputs(std::move(asked));
   if (refused) return refused;
@@ -73,7 +76,7 @@ Refused Embedding::read_inputs(EmbedRequest asked) {
   if (Refused refused = reserve(bytes_of(asked))) return refused;
   for (size_t i = 0; i < count_; ++i) {
     ParsedRequest& parsed = inputs_.emplace_back();
-    Refused refused = validate(prompt_of(asked, i), model_->text, limits(), &parsed);
+    Refused refused = validate(prompt_of(asked, caller_, i), model_->text, limits(), &parsed);
     if (refused) {
       if (count_ > 1) refused->message += fmt::format(" (input {})", i);
       return refused;

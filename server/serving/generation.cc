@@ -13,7 +13,8 @@ Refused Generation::begin() {
   } else {
     TextRequest asked;
     Refused refused = sink_.read(&asked);
-    if (!refused) refused = choose(asked.model);
+    asked.caller = caller_;
+    if (!refused) refused = choose(asked.model.model);
     if (!refused) refused = validate(std::move(asked), model_->text, limits(), &parsed);
     if (refused) return refused;
   }

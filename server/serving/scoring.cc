@@ -60,12 +60,15 @@ Refused Scoring::take_piece() {
   }
   ScorePiece piece;
   Refused refused = sink_.read(&piece);
-  if (!refused && !input_) refused = begin_input(*piece.options);
+  if (!refused && !input_) {
+    piece.options->caller = caller_;
+    refused = begin_input(*piece.options);
+  }
   return refused ? refused : input_->add(std::move(piece));
 }
 
 Refused Scoring::begin_input(const ScoreOptions& options) {
-  Refused refused = choose(options.model);
+  Refused refused = choose(options.model.model);
   if (!refused) {
     const auto most = static_cast<size_t>(core_.options.max_unbroken_bytes);
     input_.emplace(model_->text, most, &unwanted_);
@@ -77,7 +80,7 @@ Refused Scoring::begin_input(const ScoreOptions& options) {
 Refused Scoring::start_scoring() {
   ParsedRequest parsed;
   const ScoreOptions& options = input_->options();
-  if (Refused refused = validate(options, &parsed)) return refused;
+  if (Refused refused = validate(options, model_->text, &parsed)) return refused;
   Request& request = parsed.request;
   std::vector<int32_t>& ids = request.prompt.ids = input_->take_ids();
   if (ids.empty()) return no_tokens();

@@ -69,6 +69,7 @@ Refused ServedCall::admit(const CallMessage& message, const std::string& id) {
 
 Refused ServedCall::choose(std::shared_ptr<ServedModel> model) {
   model_ = std::move(model);
+  if (model_->unloading()) return core_.refuse_closed(*model_);
   Refused refused = core_.enter(caller_, *model_);
   shares_ = !refused;
   return refused;
@@ -119,6 +120,7 @@ Refused ServedCall::reserve(int64_t message_bytes) {
 
 // Handles all events of the call, in the order in which they can happen.
 void ServedCall::work() {
+  if (model_ != nullptr && model_->ended()) cut();
   if (sink_.finished()) return;
   if (!begun_.exchange(true)) begin_or_refuse();
   if (unwanted_ && !std::exchange(withdrawn_, true)) withdraw();
@@ -213,12 +215,23 @@ void ServedCall::withdraw_soon() {
 
 // Leaves the registry before it is destroyed, so that abort() is not called afterwards.
 void ServedCall::done() {
+  {
+    std::lock_guard lock(cut_mutex_);
+    cut_ = true;
+  }
   core_.registry.leave(this);
   trace_.delivered();
   retire();
 }
 
+// Also while the last event is being written, when the sink may be done at any time.
+void ServedCall::cut() {
+  std::lock_guard lock(cut_mutex_);
+  if (!std::exchange(cut_, true)) sink_.cut();
+}
+
 void ServedCall::abort(CallRegistry::Reason reason) {
+  if (reason == CallRegistry::Reason::kModelEnds) return poke();
   if (reason == CallRegistry::Reason::kShutdown) shutdown_ = true;
   aborted_ = true;
   withdraw_soon();
@@ -295,6 +308,9 @@ Refusal ServedCall::withdrawal_reason() const {
 
 Refused ServedCall::failure_of(const StreamEnd& ending) const {
   if (ending.reason == EndReason::kCancelled && withdrawn_) return withdrawal_reason();
+  if (ending.reason == EndReason::kDraining && model_->unloading()) {
+    return core_.refuse_closed(*model_);
+  }
   return refusal_of(ending);
 }
 

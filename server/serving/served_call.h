@@ -1,6 +1,7 @@
 #pragma once
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -105,6 +106,7 @@ class ServedCall : public Strand, public CallRegistry::Call {
   void poll_or_fail(bool busy);
   void withdraw_soon();
   void withdraw();
+  void cut();
   void on_tokens(const TokenStream& stream, bool eager);
   bool stalled() const;
   bool late() const;
@@ -129,6 +131,9 @@ class ServedCall : public Strand, public CallRegistry::Call {
   Refused failure_;
   size_t ends_ = 0;  // taken from the streams
   int64_t prompt_tokens_ = 0, generated_tokens_ = 0;
+
+  std::recursive_mutex cut_mutex_;  // a sink may end the call when it is cut
+  bool cut_ = false;                // or done() was called
 
   std::atomic<bool> begun_{false};
   std::atomic<bool> aborted_{false};

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -49,13 +50,65 @@ CompileReports reports_to(ModelMetrics& metrics) {
 
 }  // namespace
 
+// Reads from what the engine has, so it holds the model.
+class ServedModel::LentState final : public StateSource {
+ public:
+  LentState(std::shared_ptr<ServedModel> model, std::shared_ptr<StateSource> state)
+      : model_(std::move(model)), state_(std::move(state)) {}
+
+  uint64_t bytes() override {
+    std::lock_guard lock(mutex_);
+    return state().bytes();
+  }
+  void read(uint64_t offset, std::span<char> to) override {
+    std::lock_guard lock(mutex_);
+    state().read(offset, to);
+  }
+  void let_go() {
+    std::lock_guard lock(mutex_);
+    state_.reset();  // first
+    model_.reset();
+  }
+
+ private:
+  StateSource& state() const {
+    if (state_ == nullptr) throw StateGone("the model of the state was unloaded");
+    return *state_;
+  }
+
+  std::mutex mutex_;
+  std::shared_ptr<ServedModel> model_;
+  std::shared_ptr<StateSource> state_;  // last: it goes first
+};
+
+std::shared_ptr<StateSource> ServedModel::lend(std::shared_ptr<ServedModel> self,
+                                               std::shared_ptr<StateSource> state) {
+  auto lent = std::make_shared<LentState>(std::move(self), std::move(state));
+  std::lock_guard lock(lent_mutex_);
+  std::erase_if(lent_, [](const auto& one) { return one.expired(); });
+  lent_.push_back(lent);
+  return lent;
+}
+
+void ServedModel::end() {
+  ended_ = true;
+  std::vector<std::weak_ptr<LentState>> lent;
+  {
+    std::lock_guard lock(lent_mutex_);
+    lent.swap(lent_);
+  }
+  for (const auto& one : lent) {
+    if (const auto state = one.lock()) state->let_go();
+  }
+}
+
 ServedModel::ServedModel(int max_queue) : queue(max_queue) {}
 ServedModel::~ServedModel() = default;
 
 void ServedModel::load(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo served, Chat chat,
                        int64_t max_prompt_tokens, int32_t max_generated_tokens,
-                       int32_t max_tokens_default, ModelMetrics& its_metrics) {
-  metrics = &its_metrics;
+                       int32_t max_tokens_default, std::shared_ptr<ModelMetrics> its_metrics) {
+  metrics = std::move(its_metrics);
   info = std::move(served);
   text.vocab = {.rows = info.vocab_rows,
                 .usable = std::min(tokenizer->size(), info.vocab_rows),
@@ -72,11 +125,15 @@ void ServedModel::load(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo s
   text.max_generated_tokens = max_generated_tokens;
   text.max_tokens_default = max_tokens_default;
   text.max_choices = info.slots;
+  text.initial_states = info.initial_states;
+  text.adapters = info.adapters;
   text.width = info.hidden_width;
   constraints = std::make_unique<ConstraintCompiler>([this] { return token_texts(text); },
-                                                     CompileLimits(), reports_to(its_metrics));
+                                                     CompileLimits(), reports_to(*metrics));
   loaded_ = true;
 }
+
+const std::string& FoundModel::name() const { return adapter.empty() ? model->name() : adapter; }
 
 ModelLoad load_of(const ServedModels& models) {
   ModelLoad load;
@@ -88,6 +145,29 @@ ModelLoad load_of(const ServedModels& models) {
     load.page_bytes += stats.pages * model->info.page_bytes;
   }
   return load;
+}
+
+std::shared_ptr<ServedModel> ModelUse::begin(std::shared_ptr<ServedModel> model) {
+  ServedModel* const used = model.get();
+  const auto end = [state = state_, model = std::move(model)](ServedModel*) mutable {
+    model.reset();  // not after the others know
+    std::lock_guard lock(state->mutex);
+    state->ended = true;
+    state->changed.notify_all();
+  };
+  return {used, end};
+}
+
+bool ModelUse::wait_for_end(Clock::time_point until) const {
+  std::unique_lock lock(state_->mutex);
+  state_->changed.wait_until(lock, until, [&] { return state_->ended || state_->stopped; });
+  return state_->ended;
+}
+
+void ModelUse::stop_waiting() {
+  std::lock_guard lock(state_->mutex);
+  state_->stopped = true;
+  state_->changed.notify_all();
 }
 
 void ServedModel::start_engine(std::function<void()> run) {

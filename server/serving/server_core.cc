@@ -9,7 +9,9 @@
 #include <utility>
 
 #include "server/observe/log.h"
+#include "server/serving/bind.h"
 #include "server/serving/shared_sessions.h"
+#include "server/text/cut.h"
 #include "server/text/json/client_json.h"
 
 namespace recurve {
@@ -18,83 +20,160 @@ namespace {
 // Limits of the seconds after which a refused client may retry: not so early that the server is
 // busy with refusing, not so late that it is idle.
 constexpr double kMinRetrySeconds = 0.1, kMaxRetrySeconds = 60;
-// Cancelled calls end after the next step of the engine.
-constexpr auto kCancelTimeout = std::chrono::seconds(5);
 // How long a drain waits for refused calls after the last other call has ended.
 constexpr auto kRefusalTimeout = std::chrono::milliseconds(200);
 // A tenant may have kShareOfFree times what is free in queue and slots; the last 1 / kFirstPart of
 // everything is for tenants without a request.
 constexpr int kShareOfFree = 3, kFirstPart = 8;
 
+std::string unloading_sentence(const ServedModel& model) {
+  return fmt::format("the model \"{}\" is being unloaded: use another one", model.name());
+}
+
+// The command, and a state that it exports, use the model until they are gone.
+SessionCommand with_model(std::shared_ptr<ServedModel> model, SessionCommand command) {
+  command.done = [model = std::move(model), done = std::move(command.done)](SessionResult result) {
+    if (result.state) result.state = model->lend(model, std::move(result.state));
+    if (result.reason == EndReason::kDraining && model->unloading()) {
+      result = refused_command(EndReason::kUnloading, unloading_sentence(*model));
+    }
+    done(std::move(result));
+  };
+  return command;
+}
+
 }  // namespace
 
 ServerCore::ServerCore(ServerCoreOptions options_, ServedModels models, Metrics& metrics_)
     : options(std::move(options_)),
       metrics(metrics_),
-      models_(std::move(models)),
+      models_(std::make_shared<ServedModels>(std::move(models))),
+      first_(models_->front()),
+      several_(models_->size() > 1 || options.loads_models),
       access(options.keys),
       message_bytes(options.max_bytes_under_way),
       gathered_bytes(options.max_gathered_bytes),
       text_threads(options.text_threads, options.on_failure),
       delivery_threads(options.delivery_threads, options.on_failure) {}
 
-Refused ServerCore::find(const ModelChoice& asked, std::shared_ptr<ServedModel>* model) const {
-  std::string name = asked.name;
-  if (models_.size() > 1 && !asked.session.empty()) {
-    const std::string owner = session_names.model_of(asked.tenant, asked.session);
-    if (name.empty()) name = owner;
-    if (!owner.empty() && owner != name) {
-      return refuse(EndReason::kOtherModel,
-                    fmt::format("session \"{}\" is of the model \"{}\", not of \"{}\"",
-                                cut(asked.session), owner, cut(name)));
-    }
+Refused ServerCore::find(const ModelChoice& asked, FoundModel* found) const {
+  std::string owner;  // of the session
+  if (several_ && !asked.session.empty()) {
+    owner = session_names.model_of(asked.caller.tenant, asked.session);
   }
-  const auto found = std::ranges::find_if(models_, [&](const auto& one) {
+  const std::string& name = asked.name.empty() ? owner : asked.name;
+  const Snapshot models = snapshot();
+  const auto at = std::ranges::find_if(*models, [&](const auto& one) {
     return name.empty() || (one->loaded() && one->name() == name);
   });
-  if (found == models_.end()) {
-    return Refusal{.reason = EndReason::kNotFound,
-                   .message = fmt::format("unknown model \"{}\": this server has {}", cut(name),
-                                          model_names()),
-                   .field = asked.field};
+  *found = at != models->end() ? FoundModel(*at) : find_adapter(asked, owner);
+  const std::string& chosen =
+      found->model != nullptr && !found->adapter.empty() ? found->model->name() : name;
+  if (!owner.empty() && owner != chosen) {
+    return refuse(EndReason::kOtherModel,
+                  fmt::format("session \"{}\" is of the model \"{}\", not of \"{}\"",
+                              cut(asked.session), owner, cut(chosen)));
   }
-  *model = *found;
-  if (!(*model)->failed() || asked.of_failed || models_.size() == 1) return {};
-  return refuse_closed(**model);
+  if (found->model == nullptr) return no_such_model(asked, name);
+  if (!found->model->failed() || asked.of_failed || !several_) return {};
+  return refuse_closed(*found->model);
 }
 
-// While the server does not drain, it was the engine that closed it.
+// Without a model if the name is that of no adapter.
+FoundModel ServerCore::find_adapter(const ModelChoice& asked, const std::string& owner) const {
+  const size_t colon = asked.name.find(':');
+  const bool has_model = colon != std::string::npos;
+  const std::string of = has_model ? asked.name.substr(0, colon) : owner;
+  const std::string name = has_model ? asked.name.substr(colon + 1) : asked.name;
+  for (const auto& model : models()) {
+    const bool any = of.empty() && !has_model;
+    if (model->loaded() && (any || model->name() == of) &&
+        sees_adapter(model->text, asked.caller, name)) {
+      return {model, name};
+    }
+  }
+  return {};
+}
+
+// A name that the client has not given is that of its session's model, which was unloaded.
+Refusal ServerCore::no_such_model(const ModelChoice& asked, const std::string& name) const {
+  std::string names;
+  std::string adapters;
+  for (const auto& model : models()) {
+    if (!model->loaded()) continue;
+    add_quoted(model->name(), &names);
+    for (const auto& adapter : visible_adapters(model->text, asked.caller)) {
+      add_quoted(adapter->id.name, &adapters);
+    }
+  }
+  if (!adapters.empty()) names += " and the adapters " + adapters;
+  if (asked.name.empty()) {
+    return refuse(EndReason::kNotFound,
+                  fmt::format("session \"{}\" is of the model \"{}\", which is not loaded now: "
+                              "this server has {}",
+                              cut(asked.session), name, names));
+  }
+  return Refusal{
+      .reason = EndReason::kNotFound,
+      .message = fmt::format("unknown model \"{}\": this server has {}", cut(name), names),
+      .field = asked.field};
+}
+
+// While the server does not drain and the model stays, it was the engine that closed it.
 Refusal ServerCore::refuse_closed(const ServedModel& model) const {
-  if (models_.size() == 1 || state_ != State::kServing) return refuse(EndReason::kClosed);
+  if (model.unloading()) return refuse(EndReason::kUnloading, unloading_sentence(model));
+  if (!several_ || state_ != State::kServing) return refuse(EndReason::kClosed);
   return refuse(EndReason::kModelFailed,
                 fmt::format("the model \"{}\" has failed: see the server's log", model.name()));
-}
-
-std::string ServerCore::model_names() const {
-  std::string names;
-  for (const auto& model : models_) {
-    if (!model->loaded()) continue;
-    names += fmt::format("{}\"{}\"", names.empty() ? "" : ", ", model->name());
-  }
-  return names;
 }
 
 bool ServerCore::model_failed(ServedModel& model) {
   model.set_failed();
   tell_listeners();
-  return std::ranges::any_of(models_, [](const auto& one) { return !one->failed(); });
+  return std::ranges::any_of(*snapshot(), [](const auto& one) { return !one->failed(); });
 }
 
 bool ServerCore::all_loaded() const {
-  return std::ranges::all_of(models_, [](const auto& model) { return model->loaded(); });
+  return std::ranges::all_of(*snapshot(), [](const auto& model) { return model->loaded(); });
+}
+
+void ServerCore::load(ServedModel& model, std::shared_ptr<const Tokenizer> tokenizer,
+                      ServingInfo info, Chat chat) {
+  const std::string name = info.model_name;
+  model.text.access = &access;
+  model.load(std::move(tokenizer), std::move(info), std::move(chat), options.max_prompt_tokens,
+             options.max_generated_tokens, options.max_tokens_default, metrics.of_model(name));
+}
+
+void ServerCore::add(const std::shared_ptr<ServedModel>& model) {
+  {
+    std::lock_guard lock(models_mutex_);
+    auto models = std::make_shared<ServedModels>(*models_);
+    models->push_back(model);
+    models_ = std::move(models);
+  }
+  tell_listeners();
+}
+
+void ServerCore::remove(ServedModel& model) {
+  model.set_unloading();
+  {
+    std::lock_guard lock(models_mutex_);
+    auto models = std::make_shared<ServedModels>(*models_);
+    std::erase_if(*models, [&](const auto& one) { return one.get() == &model; });
+    models_ = std::move(models);
+  }
+  tell_listeners();
+}
+
+void ServerCore::end(ServedModel& model) {
+  model.end();
+  registry.abort_all(CallRegistry::Reason::kModelEnds);
 }
 
 void ServerCore::serve(ServedModel& model, std::shared_ptr<const Tokenizer> tokenizer,
                        ServingInfo info, Chat chat) {
-  const auto at = std::ranges::find(models_, &model, &std::shared_ptr<ServedModel>::get);
-  model.load(std::move(tokenizer), std::move(info), std::move(chat), options.max_prompt_tokens,
-             options.max_generated_tokens, options.max_tokens_default,
-             metrics.of_model(static_cast<size_t>(at - models_.begin())));
+  load(model, std::move(tokenizer), std::move(info), std::move(chat));
   if (!all_loaded()) return;
   auto loading = State::kLoading;
   state_.compare_exchange_strong(loading, State::kServing);  // not where it drains already
@@ -113,7 +192,7 @@ bool ServerCore::drain(Clock::time_point deadline) {
     registry.wait_until_empty(std::min(deadline, Clock::now() + kRefusalTimeout));
     return true;
   }
-  registry.abort_all();
+  registry.abort_all(CallRegistry::Reason::kShutdown);
   wait_for_cancelled_calls();
   return false;
 }
@@ -148,7 +227,8 @@ QueueBounds ServerCore::queue_bounds(const Identity& caller, int slots, int wait
 
 QueueBounds ServerCore::queue_bounds_of(const Identity& caller) const {
   int slots = 0, waiting = 0;
-  for (const auto& model : models_) {
+  const Snapshot models = snapshot();
+  for (const auto& model : *models) {
     slots += model->info.slots;
     waiting += model->queue.max_waiting();
   }
@@ -167,7 +247,7 @@ int ServerCore::max_requests_of(const Identity& caller, const ServedModel& model
 }
 
 bool ServerCore::queues_are_full() const {
-  return std::ranges::all_of(models_, [](const auto& model) {
+  return std::ranges::all_of(*snapshot(), [](const auto& model) {
     return model->queue.waiting() >= model->queue.max_waiting();
   });
 }
@@ -203,13 +283,13 @@ Refusal ServerCore::refuse_share(const Identity& caller) const {
 }
 
 Refused ServerCore::enter(const Identity& caller, ServedModel& model) const {
-  if (models_.size() == 1) return {};
+  if (!several_) return {};
   if (model.tenants.enter(caller, queue_bounds_of(caller, model))) return {};
   return refuse_share(caller);
 }
 
 void ServerCore::leave(const Identity& caller, ServedModel& model) const {
-  if (models_.size() > 1) model.tenants.leave(caller);
+  if (several_) model.tenants.leave(caller);
 }
 
 Refused ServerCore::post(SessionCommand command) {
@@ -222,17 +302,20 @@ Refused ServerCore::post(SessionCommand command) {
 
 Refused ServerCore::post_to_engine(SessionCommand command) {
   using enum SessionCommand::Kind;
-  if (command.kind == kList && command.model.empty() && models_.size() > 1) {
+  if (command.kind == kList && command.model.empty() && several_) {
     return list_all(std::move(command));
   }
   const bool creates = command.kind == kOpen || command.kind == kImport || command.kind == kList;
-  std::shared_ptr<ServedModel> model;
+  FoundModel found;
   Refused unknown = find({.name = command.model,
-                          .tenant = command.caller.tenant,
+                          .caller = command.caller,
                           .session = creates ? std::string() : command.name},
-                         &model);
+                         &found);
+  const bool has_binding = command.kind == kOpen || command.kind == kImport;
+  if (!unknown && has_binding) unknown = choose_adapter(found, &command.chosen);
   if (unknown) return unknown;
-  if (command.kind != kRewind || !command.position) return post(std::move(command), *model);
+  const std::shared_ptr<ServedModel>& model = found.model;
+  if (command.kind != kRewind || !command.position) return post(std::move(command), model);
   const Identity caller = command.caller;
   if (Refused refused = enter(caller, Clock::now())) return refused;
   command.done = [this, caller, done = std::move(command.done)](SessionResult result) {
@@ -240,14 +323,14 @@ Refused ServerCore::post_to_engine(SessionCommand command) {
     tenants.leave(caller);
     done(std::move(result));
   };
-  Refused refused = post(std::move(command), *model);
+  Refused refused = post(std::move(command), model);
   if (refused) tenants.leave(caller);
   return refused;
 }
 
-Refused ServerCore::post(SessionCommand command, ServedModel& model) const {
-  Refused refused = model.post(std::move(command));
-  if (refused && refused->reason == EndReason::kClosed) return refuse_closed(model);
+Refused ServerCore::post(SessionCommand command, const std::shared_ptr<ServedModel>& model) const {
+  Refused refused = model->post(with_model(model, std::move(command)));
+  if (refused && refused->reason == EndReason::kClosed) return refuse_closed(*model);
   return refused;
 }
 
@@ -260,8 +343,9 @@ Refused ServerCore::list_all(SessionCommand command) const {
     int limit;
     std::function<void(SessionResult)> done;
   };
+  const Snapshot models = snapshot();
   const auto all = std::make_shared<Gathered>();
-  all->missing = models_.size();
+  all->missing = models->size();
   all->limit = command.limit;
   all->done = std::move(command.done);
   const auto add = [all](SessionResult part) {
@@ -276,10 +360,10 @@ Refused ServerCore::list_all(SessionCommand command) const {
     if (result.sessions.size() > most) result.sessions.resize(most);
     all->done(std::move(result));
   };
-  for (const auto& model : models_) {
+  for (const auto& model : *models) {
     SessionCommand one = command;
     one.done = add;
-    if (model->post(std::move(one))) add({});  // it has failed
+    if (model->post(with_model(model, std::move(one)))) add({});  // it has failed
   }
   return {};
 }
@@ -318,7 +402,8 @@ Refused ServerCore::report(Refused refusal, const ServedModel* model) const {
   metrics.request_failed(refusal->row().code);
   if (refusal->row().retry == Retry::kLater) {
     double expected = 0;
-    for (const auto& one : models_) {
+    const Snapshot models = snapshot();
+    for (const auto& one : *models) {
       if (model != nullptr && one.get() != model) continue;
       expected = std::max(expected, one->stats.read().expected_queue_seconds);
     }

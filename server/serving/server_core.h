@@ -1,5 +1,6 @@
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -20,6 +21,7 @@
 
 namespace recurve {
 
+class ModelLoader;
 class SharedSessions;
 
 struct ServerCoreOptions {
@@ -45,6 +47,7 @@ struct ServerCoreOptions {
   // Called for each Drain call, with its deadline in seconds, on a thread of the core: may only
   // post. main then calls drain() and shuts the frontends down. Empty: clients cannot drain.
   std::function<void(double seconds)> on_drain = {};
+  bool loads_models = false;  // while it serves, too: see add()
   // Called on a thread of the core if it can no longer serve, with one line for the log: may only
   // post. Empty: the process ends.
   std::function<void(const char* what)> on_failure = {};
@@ -61,31 +64,50 @@ struct ServerCoreOptions {
 //   rpc.shutdown();
 //
 // The engine runs until all frontends are shut down, so that each of its requests ends. All methods
-// may be called from any thread, serve() once for each model.
+// may be called from any thread, serve() once for each model. Models can be added and removed while
+// others serve: a request uses the one that it has found, to its end.
 class ServerCore {
  public:
   enum class State { kLoading, kServing, kDraining };
 
-  // At least one model; they stay the same. `metrics_` outlives it.
+  // At least one model. `metrics_` outlives it.
   ServerCore(ServerCoreOptions options_, ServedModels models, Metrics& metrics_);
 
-  // All models, loaded or not; the first is that of requests that name none.
-  const ServedModels& models() const { return models_; }
+  // All models, loaded or not, as of now.
+  ServedModels models() const { return *snapshot(); }
+  // That of requests that name none. It is always there.
+  ServedModel& first() const { return *first_; }
+  // Whether there are several models, or can be.
+  bool several() const { return several_; }
   // What decides over the model of a request.
   struct ModelChoice {
-    std::string name = {};     // by the client; empty: none
-    TenantId tenant = 0;       // of the session
-    std::string session = {};  // that the request continues; empty: none
+    std::string name = {};        // by the client; empty: none
+    Identity caller = kStranger;  // who owns the session, and sees some adapters
+    std::string session = {};     // that the request continues; empty: none
     const char* field = "model";
     bool of_failed = false;  // also a model that has failed
   };
-  // The model of a request: that of its name, of its session, or the first. Refuses an unknown
-  // name with those there are, a session of another model, and a model that has failed.
-  Refused find(const ModelChoice& asked, std::shared_ptr<ServedModel>* model) const;
+  // The model of a request: that of its name, of its session, or the first. The name may be that of
+  // an adapter, "ADAPTER" or "MODEL:ADAPTER"; the first is one of the session's model, or of the
+  // first that has one. Refuses an unknown name with those there are, a session of another model,
+  // and a model that has failed.
+  Refused find(const ModelChoice& asked, FoundModel* found) const;
   bool all_loaded() const;
   // Loads a model's text part. With the last one, goes from loading to serving.
   void serve(ServedModel& model, std::shared_ptr<const Tokenizer> tokenizer, ServingInfo info,
              Chat chat = {});
+  // Loads the text part of a model that add() adds.
+  void load(ServedModel& model, std::shared_ptr<const Tokenizer> tokenizer, ServingInfo info,
+            Chat chat = {});
+  // Adds a model, of another name than the others, that is loaded and whose engine runs.
+  void add(const std::shared_ptr<ServedModel>& model);
+  // No further request finds the model, which is not the first.
+  void remove(ServedModel& model);
+  // What uses a removed model, and has not ended by itself, is cut.
+  void end(ServedModel& model);
+  // Cancelled calls end after the next step of the engine. Those that have not by then, as their
+  // clients read nothing, are cut.
+  static constexpr std::chrono::seconds kCancelTimeout{5};
   // The engine of a model has failed. Returns whether another one serves.
   bool model_failed(ServedModel& model);
   // New requests are refused from now on.
@@ -127,6 +149,10 @@ class ServerCore {
   void share_sessions(SharedSessions* shared) { shared_ = shared; }
   SharedSessions* shared_sessions() const { return shared_; }
 
+  // Loads and unloads models; null: none are. Set before serve(), and outlives all calls.
+  void load_models_with(ModelLoader* loader) { loader_ = loader; }
+  ModelLoader* model_loader() const { return loader_; }
+
   // Whether the folders of --state-dir can store states: false while one is deleted or replaced.
   void set_durable(const std::string& folder, bool durable);
   bool durable() const { return durable_; }
@@ -160,14 +186,24 @@ class ServerCore {
  private:
   void tell_listeners();
   bool is_shared(const Identity& caller) const { return access.has_keys() || caller.visitor != 0; }
-  Refused post(SessionCommand command, ServedModel& model) const;
+  using Snapshot = std::shared_ptr<const ServedModels>;
+  Snapshot snapshot() const {
+    std::lock_guard lock(models_mutex_);
+    return models_;
+  }
+  Refusal no_such_model(const ModelChoice& asked, const std::string& name) const;
+  FoundModel find_adapter(const ModelChoice& asked, const std::string& owner) const;
+  Refused post(SessionCommand command, const std::shared_ptr<ServedModel>& model) const;
   Refused list_all(SessionCommand command) const;
-  std::string model_names() const;
 
-  const ServedModels models_;
+  mutable std::mutex models_mutex_;
+  Snapshot models_;  // replaced, never changed
+  const std::shared_ptr<ServedModel> first_;
+  const bool several_;
   std::atomic<State> state_{State::kLoading};
   std::atomic<bool> durable_{true};
   SharedSessions* shared_ = nullptr;
+  ModelLoader* loader_ = nullptr;
   std::mutex mutex_;  // of the listeners, held while they are called, and of lost_folders_
   std::set<std::string> lost_folders_;
   std::map<const void*, ServingListener> listeners_;  // by owner

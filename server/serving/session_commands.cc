@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "server/serving/access.h"
+#include "server/serving/bind.h"
 #include "server/serving/served_model.h"
 
 namespace recurve {
@@ -110,6 +111,7 @@ Refused ServedModel::post(SessionCommand command) {
 }
 
 Refused ServedModel::post_unaudited(SessionCommand command) {
+  if (Refused refused = bind(text, &command)) return refused;
   switch (queue.post(std::move(command))) {
     case AdmissionQueue::Admission::kAccepted:
       return {};

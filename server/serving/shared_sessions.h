@@ -1,14 +1,15 @@
 #pragma once
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,47 +19,14 @@
 #include "server/request/executor.h"
 #include "server/request/refusal.h"
 #include "server/request/tenant_meter.h"
+#include "server/serving/head_record.h"
+#include "server/serving/transfer_memory.h"
 
 namespace recurve {
 
 struct ServedModel;
 class ServerCore;
 class SharedSessions;
-
-// Memory for what is read from a store and written to it. A thread waits until there is enough; one
-// gets all it wants.
-class TransferMemory {
- public:
-  explicit TransferMemory(int64_t most_bytes) : most_(most_bytes) {}
-  class Share {
-   public:
-    Share(TransferMemory& of, int64_t bytes) : of_(of), bytes_(bytes) {}
-    ~Share() { of_.give_back(bytes_); }
-    Share(const Share&) = delete;
-    Share& operator=(const Share&) = delete;
-
-   private:
-    TransferMemory& of_;
-    const int64_t bytes_;
-  };
-  Share take(int64_t bytes) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return used_ == 0 || used_ + bytes <= most_; });
-    used_ += bytes;
-    return {*this, bytes};
-  }
-
- private:
-  void give_back(int64_t bytes) {
-    const std::lock_guard lock(mutex_);
-    used_ -= bytes;
-    changed_.notify_all();
-  }
-  const int64_t most_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int64_t used_ = 0;
-};
 
 // The turn of one call on a session that may be shared. Used by one thread at a time; wake() is
 // called on any thread and may only post. Whatever is not committed when it is destroyed leaves the
@@ -121,11 +89,12 @@ class SharedSessions {
   // Its sessions can be shared: it is the first one.
   bool is_of(const ServedModel& model) const;
   // Moves the sessions that the engine has alone into the store, the largest first, until the
-  // deadline: they have durability remote then, without their marks. For the end of a drain, when
-  // there are no requests.
+  // deadline, and their marks: they have durability remote then. For the end of a drain, when there
+  // are no requests.
   struct Moved {
     int moved = 0, failed = 0;
-    int late = 0;  // not moved by the deadline
+    int late = 0;       // not moved by the deadline
+    int64_t marks = 0;  // of the sessions that moved, which could not, and are lost
   };
   Moved move_to_store(Clock::time_point deadline);
 
@@ -150,11 +119,12 @@ class SharedSessions {
     Clock::time_point used = {};
     std::deque<Work> waiting = {};
     // Guarded by the mutex; the rest belongs to the work that holds the entry.
-    bool here = false;       // the engine has the state of owned.head
-    bool runs = false;       // a turn runs on it
-    CommitInfo commit = {};  // the last one, if it is here
+    bool here = false;        // the engine has the state of owned.head
+    bool runs = false;        // a turn runs on it
+    SessionInfo stored = {};  // what the store has of it, if it is here
   };
 
+  static std::string tenant_of(const Identity& caller) { return std::string(caller.tenant_name); }
   ServedModel& model() const;
   // Runs the work on a thread of this class once no other work has the session; it calls release().
   // Refuses if too much waits, of all tenants or of the caller's, except for the end of a drain.
@@ -166,7 +136,7 @@ class SharedSessions {
   void release(const Identity& caller, const std::string& name);
   // On the threads, which tenants use in turn.
   void run(TenantId share, std::function<void()> job);
-  void set_here(Entry& entry, bool here, int64_t position = 0);
+  void set_here(Entry& entry, bool here);
   void set_runs(Entry& entry, bool runs);
 
   // On a thread of this class, which holds the entry.
@@ -175,41 +145,94 @@ class SharedSessions {
   std::optional<SharedTurn::Begun> recorded(const SharedTurn::State& turn, const SessionHead& head);
   Refused fetch(const Identity& caller, const std::string& name, Entry& entry,
                 const std::function<bool()>& stop);
-  TransferMemory::Share memory_for(const SessionHead& head);
-  Result read_text(const SessionHead& head, std::string* text);
-  Result read(const Identity& caller, const SessionHead& head, SessionCommand* command);
+  TransferMemory::Share memory_for(const SessionHead& head, const HeadRecord& record,
+                                   const HeadRecord::Mark& at);
+  Result read_text(const SessionHead& head, int blob, std::string* text);
+  using UseState = std::function<void(std::string text, uint64_t all_bytes, const ReadGroup& read)>;
+  Result read_state(const SessionHead& head, const HeadRecord& record, const HeadRecord::Mark& at,
+                    const UseState& use);
+  Result read(const Identity& caller, const SessionHead& head, const HeadRecord& record,
+              const HeadRecord::Mark& at, SessionCommand* command);
   Refused place(const SessionCommand& command);
   void commit(const TurnState& turn, Entry& entry);
   SharedTurn::Committed committed(const SharedTurn::State& turn, Entry& entry);
+  // Objects of a state for the store.
+  struct StateObjects {
+    std::list<WrittenParts> parts = {};
+    std::vector<std::vector<std::string_view>> objects = {};  // which have these parts
+    std::optional<HeadRecord::Group> group = {};              // the first of two
+    int64_t bytes = 0;
+  };
+  StateObjects objects_of(StateParts& state, HeadRecord* record);
+  static HeadRecord::Mark add_state(const StateObjects& state, int before, HeadRecord* record,
+                                    RemoteSessions::Commit* commit);
+  void count_written(const StateObjects& state);
+  Result write_mark(Entry& entry, const MarkInfo& mark, const SessionResult& exported);
   Result write(Entry& entry, const SessionResult& exported, const std::string& request,
-               const RecordedAnswer* answer,
+               const RecordedAnswer* answer, HeadRecord record,
                const std::function<Result(const RemoteSessions::Commit&)>& write);
   void count(Outcome commit, double seconds);
   void drop(const Identity& caller, const std::string& name, Entry& entry);
-  SessionResult moved(const Identity& caller, const SessionInfo& of, Entry& entry);
-  Result create_from_engine(const Identity& caller, const std::string& name, Entry& entry,
-                            SessionInfo* info);
+  struct Moving {
+    SessionResult result;
+    std::vector<MarkInfo> marks_left = {};
+    std::string why_left = {};
+  };
+  Moving moved(const Identity& caller, const SessionInfo& of, Clock::time_point deadline,
+               Entry& entry);
+  void move_marks(const Identity& caller, const SessionInfo& of, Clock::time_point deadline,
+                  Entry& entry, Moving* moving);
+  Refused move_mark(const Identity& caller, const SessionInfo& of, const MarkInfo& mark,
+                    Entry& entry);
+  void leave_marks(const Identity& caller, const std::string& name, const Moving& moving,
+                   Moved* sum);
+  Result create_from_engine(const Identity& caller, const std::string& name,
+                            const std::string& parent, Entry& entry, SessionInfo* info);
   SessionResult look_at(SessionCommand command, Entry& entry);
-  SessionResult create(SessionCommand command, Entry& entry);
+  SessionResult create(SessionCommand command, const std::string& parent, Entry& entry);
   SessionResult close(SessionCommand command, Entry& entry);
+  SessionResult mark(SessionCommand command, Entry& entry);
+  SessionResult unmark(SessionCommand command, Entry& entry);
+  SessionResult rewind(SessionCommand command, Entry& entry);
+  SessionResult rewind_to_mark(const SessionCommand& command, Entry& entry);
+  SessionResult rewind_to_token(const SessionCommand& command, Entry& entry);
+  SessionResult absorb(const SessionCommand& command, const SessionHead& head);
+  // A commit that writes no blobs, of the record that `change` makes of the head's; the result that
+  // it returns is that of the command, and nothing is changed. keeps_answer: the text is the same,
+  // and so is the recorded answer.
+  using Change = std::function<std::optional<SessionResult>(const SessionHead&, HeadRecord*)>;
+  SessionResult change_head(const SessionCommand& command, Entry& entry, bool keeps_answer,
+                            const Change& change);
+  void drop_if_replaced(const SessionCommand& command, Entry& entry);
 
   // On a thread of this class.
   Refused unusable();
+  Refused check_share(const Identity& caller, int64_t more);
+  Refused check_share_of_turn(const Identity& caller, const SessionHead& head);
   SessionResult ask(SessionCommand command);
   std::vector<SessionInfo> sessions_of_engine(const Identity& caller);
   bool close_idlest_copy(Clock::time_point since);
   void close_idle_copies();
   void look_in_store(SessionCommand command, SessionResult otherwise);
+  void look_in_engine_and_store(SessionCommand command);
   SessionResult answer_from(const SessionCommand& command, const SessionHead& head);
+  void fork(SessionCommand command, const SessionResult& original);
+  Result fork_of(const SessionCommand& command, SessionCommand* made);
 
   // On any thread.
   Refused post_create(SessionCommand command);
   Refused post_on_copy(SessionCommand command, bool runs);
   Refused post_described(SessionCommand command);
-  using OfCommand = SessionResult (SharedSessions::*)(SessionCommand, Entry&);
+  using OfCommand = std::function<SessionResult(SessionCommand, Entry&)>;
+  // The work on a session that the store has, where there is one.
+  OfCommand work_of(SessionCommand::Kind kind);
+  // Runs the work on a thread of this class.
+  Refused run_counted(const Identity& caller, std::function<void()> work);
   Refused hold_for(SessionCommand command, OfCommand work);
   void describe(const Identity& caller, SessionResult* result);
-  static Refused refusal(const Result& result);
+
+  // How often a head is read again because the session has changed since.
+  static constexpr int kAttempts = 5;
 
   ServerCore& core_;
   ObjectStore& store_;

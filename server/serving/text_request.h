@@ -3,11 +3,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "server/constraint/constraint.h"
 #include "server/identity/identity.h"
+#include "server/request/binding.h"
 #include "server/request/prefix_use.h"
 #include "server/request/request.h"
 #include "server/request/session_command.h"
@@ -21,6 +23,20 @@ struct ServedModel;
 
 // Requests as the frontends read them: not checked, not tokenized. The values here are the
 // defaults. `model`: what ServerCore::find() has found for the message.
+
+// A model, or an adapter of one.
+struct FoundModel {
+  FoundModel(std::shared_ptr<ServedModel> model_ = {}, std::string adapter_ = {})
+      : model(std::move(model_)), adapter(std::move(adapter_)) {}
+
+  std::shared_ptr<ServedModel> model;
+  std::string adapter;  // whose name the message has in place of the model's; empty: none
+
+  ServedModel* operator->() const { return model.get(); }
+  ServedModel& operator*() const { return *model; }
+  // As answers call it.
+  const std::string& name() const;
+};
 
 // The names of fields in refusals, where frontends differ.
 struct FieldNames {
@@ -37,7 +53,7 @@ struct TextRequest {
   // 1 to kMaxNameLength of [A-Za-z0-9._-]; empty: generated. See Request::id.
   std::string id = {};
   Identity caller = kAnyone;
-  std::shared_ptr<ServedModel> model = {};
+  FoundModel model = {};
   // Ids, a text or messages. May be empty only where a session has a pending token.
   std::variant<std::vector<int32_t>, std::string, Conversation> prompt = {};
   bool add_special_tokens = true;  // BOS by the rules of the model
@@ -58,8 +74,9 @@ struct TextRequest {
   // text.
   std::optional<ToolUse> tools = {};
   int32_t choices = 1;
-  std::string session = {};                     // empty: none
-  bool session_is_kept = false;                 // internal, see reserved_name()
+  std::string session = {};      // empty: none
+  bool session_is_kept = false;  // internal, see reserved_name()
+  BindingNames chosen = {};
   std::optional<uint64_t> expected_epoch = {};  // of the session; left out: any
   bool report_progress = false;                 // of the prompt
   int32_t priority = 0;
@@ -74,7 +91,8 @@ struct TextRequest {
 struct ScoreOptions {
   std::string id = {};
   Identity caller = kAnyone;
-  std::shared_ptr<ServedModel> model = {};
+  FoundModel model = {};
+  std::string adapter = {};  // by its name; empty: none
   bool add_special_tokens = true;
   bool parse_special = false;
   std::optional<int32_t> top = {};  // top tokens for each token; left out: sums only
@@ -89,7 +107,8 @@ struct ScorePiece {
 // A request for the embeddings of prompts.
 struct EmbedRequest {
   std::string id = {};
-  std::shared_ptr<ServedModel> model = {};
+  FoundModel model = {};
+  std::string adapter = {};  // by its name; empty: none
   std::vector<std::variant<std::vector<int32_t>, std::string>> inputs = {};
   bool add_special_tokens = true;
   bool parse_special = false;

@@ -8,6 +8,7 @@
 #include "server/constraint/text_walk.h"
 #include "server/observe/trace.h"
 #include "server/request/session_command.h"
+#include "server/serving/bind.h"
 #include "server/serving/chat_prompt.h"
 #include "server/serving/gathered_answer.h"
 #include "server/text/stop_matcher.h"
@@ -159,7 +160,7 @@ Refused check_start(const ModelText& model, ParsedRequest* to) {
       model.tokenizer->leading_space() == LeadingSpace::kKeep) {
     return {};
   }
-  if (!parsed.request.session.empty()) {
+  if (parsed.request.may_continue()) {
     parsed.answer_position = TextPosition::kContinued;
     return {};
   }
@@ -198,8 +199,8 @@ Refused read_ids(std::vector<int32_t> ids, const ModelText& model, Request* requ
   return refused;
 }
 
-// With a session, which may have text or not, the text is tokenized both as a start and as a
-// continuation.
+// With a session or an initial state, which may have text or not, the text is tokenized both as a
+// start and as a continuation.
 Refused read_text(const std::string& text, bool parse_special, const ModelText& model,
                   const WorkLimits& limits, Request* request) {
   if (Refused refused = check_text("text", text, model)) return refused;
@@ -209,7 +210,7 @@ Refused read_text(const std::string& text, bool parse_special, const ModelText& 
   };
   try {
     request->prompt.ids = read(TextPosition::kStart);
-    if (!request->session.empty() && model.tokenizer->marks_start()) {
+    if (request->may_continue() && model.tokenizer->marks_start()) {
       request->continued_prompt = read(TextPosition::kContinued);
     }
   } catch (const TooManyTokens&) {
@@ -310,7 +311,7 @@ TextPosition position_of(const Request& request, const ModelText& model) {
 void begin_with(std::optional<int32_t> bos, Request* request) {
   if (!bos) return;
   request->begins_with_bos = true;
-  if (!request->session.empty() && !request->continued_prompt) {
+  if (request->may_continue() && !request->continued_prompt) {
     request->continued_prompt = request->prompt;
   }
   request->prompt.ids.insert(request->prompt.ids.begin(), *bos);
@@ -385,9 +386,14 @@ size_t bytes_to_read(const TextRequest& asked) {
 Refused validate(TextRequest asked, const ModelText& model, const WorkLimits& limits,
                  ParsedRequest* parsed) {
   Request& request = parsed->request;
-  parsed->model = asked.model;
+  parsed->model = asked.model.model;
   Refused refused = check_request_id(asked.id);
   if (!refused && !asked.session.empty()) refused = check_name("session", asked.session);
+  if (!refused) refused = choose_adapter(asked.model, &asked.chosen);
+  if (!refused) {
+    const auto find = asked.session.empty() ? bind_new : bind_named;
+    refused = find(model, asked.caller, asked.chosen, &request.binding);
+  }
   if (!refused) refused = check_priority(asked.priority);
   if (!refused) refused = read_parameters(asked, model, &request.sampling);
   if (!refused) refused = check_stop_strings(asked.names.stop_strings, asked.stop_strings, model);
@@ -417,7 +423,7 @@ Refused validate(TextRequest asked, const ModelText& model, const WorkLimits& li
   } catch (const TextRefused& error) {
     refused = invalid("prompt", "{}", error.what());
   }
-  if (!refused && request.prompt.ids.empty() && request.session.empty()) refused = empty_prompt();
+  if (!refused && request.prompt.ids.empty() && !request.may_continue()) refused = empty_prompt();
   if (refused && refused->field == "prompt") refused->field = asked.names.prompt;
   if (refused) return refused;
   parsed->answer_position = position_of(request, model);
@@ -431,7 +437,7 @@ Refused validate(TextRequest asked, const ModelText& model, const WorkLimits& li
                             !request.prompt.ids.empty() &&
                             request.prompt.ids.front() == model.tokens.bos;
   begin_with(bos_for(request.prompt.ids, asked.add_special_tokens, is_text, model), &request);
-  if (!request.session.empty()) request.control_ids = model.control_ids;
+  if (request.may_continue()) request.control_ids = model.control_ids;
 
   parsed->stop_strings = std::move(asked.stop_strings);
   parsed->include_stop = asked.include_stop;
@@ -440,9 +446,12 @@ Refused validate(TextRequest asked, const ModelText& model, const WorkLimits& li
   return {};
 }
 
-Refused validate(const ScoreOptions& options, ParsedRequest* parsed) {
+Refused validate(const ScoreOptions& options, const ModelText& model, ParsedRequest* parsed) {
   Request& request = parsed->request;
+  BindingNames chosen{.adapter = options.adapter};
   Refused refused = check_request_id(options.id);
+  if (!refused) refused = choose_adapter(options.model, &chosen);
+  if (!refused) refused = bind_new(model, options.caller, chosen, &request.binding);
   if (!refused) refused = check_logprobs("top", options.top);
   if (!refused) refused = check_priority(options.priority);
   if (refused) return refused;

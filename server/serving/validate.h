@@ -18,6 +18,8 @@
 
 namespace recurve {
 
+class Access;
+
 inline constexpr size_t kMaxNameLength = 128;  // of sessions, marks and request ids
 inline constexpr size_t kMaxPrefixPoints = 8;  // of a request: each tokenizes a part of the prompt
 inline constexpr double kMaxTtlSeconds = 1e9;  // of sessions
@@ -45,7 +47,10 @@ struct ModelText {
   int32_t max_generated_tokens = 0;
   int32_t max_tokens_default = 0;  // of chats: see default_max_tokens(). 0: max_generated_tokens
   int32_t max_choices = 0;
-  int32_t width = 0;  // most dimensions of an embedding; 0: the model has none
+  std::vector<InitialStatePtr> initial_states;
+  std::vector<BoundAdapterPtr> adapters;
+  const Access* access = nullptr;  // says which of these a caller sees; null: it sees all
+  int32_t width = 0;               // most dimensions of an embedding; 0: the model has none
 };
 
 // A request for the engine, and what its answer needs later.
@@ -66,14 +71,14 @@ struct ParsedRequest {
 // Bytes of a prompt that validate() tokenizes.
 size_t bytes_to_read(const TextRequest& asked);
 
-// Checks what can be checked without the engine, and tokenizes. Each refusal is kInvalid with a
-// sentence that names the field, what is allowed and what was given. Throws WorkUnwanted if the
-// limits do.
+// Checks what can be checked without the engine, and tokenizes. Each refusal is kInvalid, or
+// kNotFound for the name of an adapter or initial state, with a sentence that names the field, what
+// is allowed and what was given. Throws WorkUnwanted if the limits do.
 Refused validate(TextRequest asked, const ModelText& model, const WorkLimits& limits,
                  ParsedRequest* parsed);
 
 // The same for a text to be scored, without its prompt.
-Refused validate(const ScoreOptions& options, ParsedRequest* parsed);
+Refused validate(const ScoreOptions& options, const ModelText& model, ParsedRequest* parsed);
 
 // The ids of a text or of messages, as a request for an answer has them, with BOS if the model
 // needs it. Throws WorkUnwanted if the limits do.

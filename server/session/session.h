@@ -92,6 +92,7 @@ struct Session {
   std::string_view name;
   SessionNames::Claim claim = {};  // null: this process has one model
   std::string parent = {};         // whose fork it is, by name; it may be closed since; empty: none
+  Binding binding = {};
   Snapshot at;
   // The last image that its state has been in or begun with, as long as a mark, a fork or a cached
   // prompt has it: the next one shares its full pages.

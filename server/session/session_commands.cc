@@ -12,10 +12,14 @@ namespace {
 
 using Progress = SessionResult::Progress;
 
-const ImportedState& imported(const SessionCommand& command) {
-  const auto* state = dynamic_cast<const ImportedState*>(command.state.get());
-  CHECK(state != nullptr);
-  return *state;
+// The state that the command comes with; null: none.
+const ImportedState* state_in(const SessionCommand& command) {
+  const InitialState* const initial = command.binding.initial_state.get();
+  const ReadyState* const state = initial != nullptr ? initial->state.get() : command.state.get();
+  if (state == nullptr) return nullptr;
+  const auto* imported = dynamic_cast<const ImportedState*>(state);
+  CHECK(imported != nullptr);
+  return imported;
 }
 
 // Longer than any server runs, and short enough for the clock.
@@ -42,9 +46,8 @@ SessionResult SessionStore::run(const SessionCommand& command, Clock::time_point
   if (const std::string full = no_share(command); !full.empty()) {
     return refused_command(EndReason::kExhausted, full);
   }
-  if (command.kind == Kind::kOpen) return open(command, now);
+  if (command.kind == Kind::kOpen || command.kind == Kind::kImport) return open(command, now);
   if (command.kind == Kind::kList) return list(command, now);
-  if (command.kind == Kind::kImport) return import_state(command, now);
 
   Session* session = find(command.name, command.caller.tenant);
   if (session == nullptr) {
@@ -81,7 +84,8 @@ SessionResult SessionStore::run(const SessionCommand& command, Clock::time_point
     case Kind::kRewind:
       return rewind(*session, command, now);
     case Kind::kExport:
-      return export_state(*session, command, now);
+      return command.other.empty() ? export_state(*session, command, now)
+                                   : export_mark(*session, command, now);
     case Kind::kAccept:
       return accept(*session, command, now);
     default:
@@ -105,7 +109,7 @@ std::string SessionStore::no_share(const SessionCommand& command) const {
     at.stored = of_one->second.at.stored;
     at.log = TokenLog(of_one->second.at.log.most());
   }
-  if (command.kind == Kind::kImport) at.position = imported(command).at.position;
+  if (const ImportedState* state = state_in(command)) at.position = state->at.position;
   const Durability own = command.kind != Kind::kFork || of_one == sessions_.end()
                              ? Durability::kNone
                              : of_one->second.durability;
@@ -148,10 +152,15 @@ bool SessionStore::has_its_sessions(const SessionCommand& command) const {
   return caller.limits.sessions == 0;
 }
 
+// Empty, or with the state that the command comes with.
 SessionResult SessionStore::open(const SessionCommand& command, Clock::time_point now) {
-  return insert(command, {command.caller.tenant, command.name}, "",
-                Snapshot{.log = TokenLog(command.rewind_tokens)}, std::nullopt,
-                command.durability.value_or(Durability::kNone), now);
+  Snapshot at{.log = TokenLog(command.rewind_tokens)};
+  if (const ImportedState* state = state_in(command)) {
+    at = state->at;
+    at.log = state->log(command.rewind_tokens);
+  }
+  return insert(command, {command.caller.tenant, command.name}, nullptr, std::move(at),
+                std::nullopt, command.durability.value_or(Durability::kNone), now);
 }
 
 // Sends for the state, which is on the disk alone: the command waits for it, or is refused where it
@@ -193,12 +202,11 @@ SessionResult SessionStore::fork(Session& session, const SessionCommand& command
   if (session.slot && !shares) slot = pool_.acquire_unset();
   if (slot && !pool_.share_pages(*session.slot, *slot, session.at.position)) slot.reset();
   if (!slot) {
-    return insert(command, std::move(key), command.name, snapshot(session), std::nullopt,
-                  durability, now);
+    return insert(command, std::move(key), &session, snapshot(session), std::nullopt, durability,
+                  now);
   }
   pool_.copy(*session.slot, *slot, session.at.position);
-  return insert(command, std::move(key), command.name, session.at, std::move(slot), durability,
-                now);
+  return insert(command, std::move(key), &session, session.at, std::move(slot), durability, now);
 }
 
 SessionResult SessionStore::close(Session& session, const SessionCommand& command,
@@ -244,30 +252,36 @@ SessionResult SessionStore::export_state(Session& session, const SessionCommand&
   }
   image_of(session);
   touch(session, now);
+  return exported(session, session.at, command, now);
+}
+
+// at: with its image, which may be on its way there. Its tokens may be on the disk alone.
+SessionResult SessionStore::exported(const Session& session, const Snapshot& at,
+                                     const SessionCommand& command, Clock::time_point now) {
   SessionResult result = described(session, now);
-  StateHeader header = header_of(session.at);
-  if (const TokenLog& log = session.at.log; log.has_all() && log.is_loaded()) {
-    header.tokens = log.words(0, log.end());
+  StateHeader header = header_of(session, at);
+  if (const TokenLog& log = at.log; log.most() > 0 && log.is_loaded()) {
+    header.tokens = log.words(log.begin(), log.end());
+    header.tokens_first = log.begin();
+    header.tokens_before = log.first_digest();
+  } else if (log.most() > 0) {
+    header.tokens_first = log.end();
+    header.tokens_before = log.digest();
   }
-  result.state = source_of(std::move(header), session.at.image);
+  SessionInfo& info = result.sessions.front();
+  info.position = at.position;
+  info.tokens_from = at.log.most() > 0 ? header.tokens_first : at.position;
+  result.state = source_of(std::move(header), at.image);
   if (pool_.copied(pool_.asked())) return result;
   exporting_.push_back({pool_.asked(), std::move(result), command.done});
   return {.progress = Progress::kCommitting};
 }
 
-SessionResult SessionStore::import_state(const SessionCommand& command, Clock::time_point now) {
-  const ImportedState& state = imported(command);
-  Snapshot at = state.at;
-  at.log = TokenLog::unknown(command.rewind_tokens, at.position);
-  if (!state.tokens.empty()) at.log = TokenLog(command.rewind_tokens, state.tokens);
-  return insert(command, {command.caller.tenant, command.name}, "", std::move(at), std::nullopt,
-                command.durability.value_or(Durability::kNone), now);
-}
-
-SessionResult SessionStore::insert(const SessionCommand& command, Key key,
-                                   const std::string& parent, Snapshot at,
-                                   std::optional<StateSlot> slot, Durability durability,
-                                   Clock::time_point now) {
+// forked: the session whose state it has; null: none.
+SessionResult SessionStore::insert(const SessionCommand& command, Key key, const Session* forked,
+                                   Snapshot at, std::optional<StateSlot> slot,
+                                   Durability durability, Clock::time_point now) {
+  const std::string parent(forked != nullptr ? forked->name : std::string_view());
   if (sessions_.contains(key)) return exists(key.name);
   SessionResult refused = refuse_durable(durability, at);
   if (refused.reason != EndReason::kDone) return refused;
@@ -279,6 +293,7 @@ SessionResult SessionStore::insert(const SessionCommand& command, Key key,
   const double ttl = std::min(command.ttl_seconds.value_or(otherwise), kLongestTtl);
   Session& session = put(std::move(key), parent, std::move(at), ttl, now);
   session.claim = std::move(name);
+  session.binding = forked != nullptr ? forked->binding : command.binding;
   session.tenant_name = command.caller.tenant_name;
   session.slot = std::move(slot);
   if (session.slot) in_slots_.push_back(&session);

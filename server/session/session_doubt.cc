@@ -2,6 +2,8 @@
 // them is damaged. What is still there can be accepted.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "server/session/session_store.h"
 
 namespace recurve {
@@ -39,6 +41,20 @@ std::optional<SessionResult> SessionStore::unusable(const Session& session) cons
       .message = fmt::format(
           "session \"{}\": {}; position {} can be read: accept it, or close the session",
           session.name, lost, position_still_there(session))};
+}
+
+std::optional<SessionResult> SessionStore::without_adapter(const Session& session) const {
+  const BoundAdapter* const adapter = session.binding.adapter.get();
+  if (adapter == nullptr || adapter->weights != nullptr) return std::nullopt;
+  const bool changed = std::ranges::any_of(
+      limits_.adapters, [&](const auto& one) { return one->id.name == adapter->id.name; });
+  return refused_command(
+      EndReason::kOtherModel,
+      fmt::format("session \"{}\" is computed with the adapter \"{}\", {}: start the server with "
+                  "--adapter {}=DIR, or close the session",
+                  session.name, adapter->id.name,
+                  changed ? "whose files have changed since" : "which this server does not have",
+                  adapter->id.name));
 }
 
 // It can be closed, and what is lost can be accepted, or left behind.

@@ -2,10 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "kernels/check.h"
 #include "server/session/session_store.h"
+#include "server/session/state_transfer.h"
 
 namespace recurve {
 namespace {
@@ -39,6 +41,19 @@ const Snapshot* last_on_way(const std::map<std::string, Snapshot>& marks, const 
     if (mark->log.digest() == digest) last = mark;
   }
   return last;
+}
+
+// The state, if it is of at most that position and the log goes on from it.
+std::optional<Snapshot> on_way(const ReadyState& ready, const TokenLog& log, int64_t position) {
+  const auto* const state = dynamic_cast<const ImportedState*>(&ready);
+  CHECK(state != nullptr);
+  const int64_t end = state->at.position;
+  if (end < log.begin() || end > position) return std::nullopt;
+  const uint64_t digest = log.next_digest(log.first_digest(), log.begin(), end);
+  if (state->log(log.most()).digest() != digest) return std::nullopt;
+  Snapshot at = state->at;
+  at.log = log.until(end);
+  return at;
 }
 
 }  // namespace
@@ -78,6 +93,50 @@ SessionResult SessionStore::unmark(Session& session, const SessionCommand& comma
   session.marks.erase(command.other);
   touch(session, now);
   return described(session, now);
+}
+
+// Of one that is on the disk alone, state and tokens are read. Tokens that cannot be read are left
+// out.
+SessionResult SessionStore::export_mark(Session& session, const SessionCommand& command,
+                                        Clock::time_point now) {
+  const auto found = session.marks.find(command.other);
+  if (found == session.marks.end()) return no_mark(session, command.other);
+  const Snapshot& mark = found->second;
+  if (mark.image) return exported(session, mark, command, now);
+  if (!mark.stored) {
+    return refused_command(EndReason::kEmptySession,
+                           fmt::format("mark \"{}\" of session \"{}\" is empty: it has no state",
+                                       command.other, session.name));
+  }
+  const int64_t memory = state_memory(mark.position);
+  const Room room = make_room(memory, For::kReturn);
+  if (room == Room::kComing) return {.progress = SessionResult::Progress::kWaiting};
+  if (room == Room::kNone) return no_memory_to_go_back();
+  session.replay_memory = memory;
+  set_busy(session, true);
+  const auto finish = [this, &session, now, command](const Snapshot& at,
+                                                     const Archive::Loaded& loaded) {
+    session.replay_memory = 0;
+    set_busy(session, false);
+    SessionResult result = refused_command(
+        loaded.reason, fmt::format("the state of mark \"{}\" of session \"{}\" cannot be read: {}",
+                                   command.other, session.name, loaded.error));
+    if (loaded.error.empty()) result = exported(session, at, command, now);
+    if (result.progress == SessionResult::Progress::kEnded) command.done(std::move(result));
+  };
+  read(mark, [this, finish, at = mark](const Archive::Loaded& loaded, const StateImage& image) {
+    Snapshot found = at;
+    found.image = image;
+    found.history = TokenHistory::of(loaded.header.history);
+    if (!loaded.error.empty() || found.log.is_loaded()) return finish(found, loaded);
+    archive_->load_tokens(found.tokens, found.log.begin(), wanted_.vocab,
+                          [finish, found](const Archive::Loaded& tokens) {
+                            Snapshot whole = found;
+                            if (tokens.error.empty()) whole.log.load(tokens.header.tokens);
+                            finish(whole, {});
+                          });
+  });
+  return {.progress = SessionResult::Progress::kCommitting};
 }
 
 SessionResult SessionStore::rewind(Session& session, const SessionCommand& command,
@@ -128,6 +187,14 @@ SessionResult SessionStore::rewind_to(Session& session, const SessionCommand& co
                     session.at.position, session.name, position));
   }
   if (position == session.at.position && !session.state_lost) return described(session, now);
+  const InitialState* const initial = session.binding.initial_state.get();
+  if (initial != nullptr && position < initial->position) {
+    return refused_command(
+        EndReason::kInvalid,
+        fmt::format("position must be at least {}, at which session \"{}\" began with the initial "
+                    "state \"{}\", got {}",
+                    initial->position, session.name, initial->id.name, position));
+  }
   if (position == 0) return go_back(session, {}, command, now);
   if (log.most() == 0) {
     return refused_command(
@@ -140,8 +207,18 @@ SessionResult SessionStore::rewind_to(Session& session, const SessionCommand& co
     const auto waits = bring_for_command(session);
     return waits ? *waits : no_memory_to_go_back();
   }
-  const Snapshot* begin =
-      position < log.begin() ? nullptr : last_on_way(session.marks, log, position);
+  std::optional<Snapshot> given;
+  if (command.state != nullptr) {
+    given = on_way(*command.state, log, position);
+    if (!given) {
+      return refused_command(
+          EndReason::kForeignState,
+          fmt::format("the state is not of the text of session \"{}\"", session.name));
+    }
+  }
+  const Snapshot* begin = given                    ? &*given
+                          : position < log.begin() ? nullptr
+                                                   : last_on_way(session.marks, log, position);
   if (begin == nullptr) {
     return refused_command(
         EndReason::kNotFound,
@@ -150,6 +227,7 @@ SessionResult SessionStore::rewind_to(Session& session, const SessionCommand& co
                     session.name, log.begin(), position));
   }
   if (begin->position == position) return go_back(session, *begin, command, now);
+  if (auto missing = without_adapter(session)) return *std::move(missing);
   if (session.durable()) {
     const int64_t shared = begin->stored ? archive_->store().pages_of(*begin->stored).count : 0;
     const int64_t more =

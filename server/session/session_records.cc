@@ -19,9 +19,10 @@ using nlohmann::json;
 // and "session TENANT/NAME", whose text is JSON:
 //
 //   {"epoch", "commit", "owner" (how often the folder had been taken then), "at": POINT, "parent"
-//   (absent: none), "ttl_seconds" (absent: 0), "rewind_tokens" (absent: 0), "marks": {NAME: POINT}
-//   (absent: none), "model" (ID of the record of that, see StoredModel; absent in texts of before:
-//   the states say it)}
+//   (absent: none), "initial_state": {"name", "digest", "position"} (that it started from; absent:
+//   none), "adapter": {"name", "digest"} (with which it is computed; absent: none), "ttl_seconds"
+//   (absent: 0), "rewind_tokens" (absent: 0), "marks": {NAME: POINT} (absent: none), "model" (ID of
+//   the record of that, see StoredModel; absent in texts of before: the states say it)}
 //
 // A POINT is {"position", "pending" (absent: none), "state" (its index among the record's states;
 // absent: nothing absorbed), "request" and "digest" (of the answer that ended there; absent:
@@ -70,6 +71,39 @@ json point_of(const Snapshot& at, uint64_t state, uint64_t new_tokens,
   }
   if (at.log.most() > 0 && at.position > 0) point["log"] = log_of(at, new_tokens, states);
   return point;
+}
+
+json id_json(const BoundId& id) { return {{"name", id.name}, {"digest", id.digest}}; }
+
+void add_binding(const Binding& binding, json* all) {
+  const auto& [initial_state, adapter] = binding;
+  if (initial_state) {
+    json& initial = (*all)["initial_state"] = id_json(initial_state->id);
+    initial["position"] = initial_state->position;
+  }
+  if (adapter) (*all)["adapter"] = id_json(adapter->id);
+}
+
+// The one among `known` with the id in `text`, or one that this server does not have.
+template <typename Bound>
+std::shared_ptr<const Bound> bound_of(const json& text,
+                                      const std::vector<std::shared_ptr<const Bound>>& known) {
+  Bound bound{.id = {.name = text.at("name"), .digest = text.at("digest")}};
+  for (const auto& one : known) {
+    if (one->id == bound.id) return one;
+  }
+  if constexpr (requires { bound.position; }) bound.position = text.at("position");
+  return std::make_shared<const Bound>(std::move(bound));
+}
+
+// What add_binding() has added. Throws json::exception.
+Binding binding_of(const json& all, const SessionLimits& limits) {
+  Binding binding;
+  if (all.contains("initial_state")) {
+    binding.initial_state = bound_of(all.at("initial_state"), limits.initial_states);
+  }
+  if (all.contains("adapter")) binding.adapter = bound_of(all.at("adapter"), limits.adapters);
+  return binding;
 }
 
 // An epoch that a client may have seen of a session's lost changes is not given again.
@@ -208,6 +242,7 @@ bool SessionStore::restore_one(const StateStore::Record& record, Clock::time_poi
     const uint64_t epoch = all.at("epoch"), commits = all.at("commit");
     const double ttl = all.value("ttl_seconds", 0.0);
     const uint64_t owner = all.value("owner", uint64_t{0});
+    Binding binding = binding_of(all, limits_);
     Session& session = put({tenant.id, record.key.substr(slash + 1)},
                            all.value("parent", std::string()), std::move(at), ttl, now);
     session.claim = claim({tenant.id, std::string(session.name)});
@@ -215,6 +250,7 @@ bool SessionStore::restore_one(const StateStore::Record& record, Clock::time_poi
     session.in_doubt = record.in_doubt;
     session.commit_owner = owner;
     owner_epoch_ = std::max(owner_epoch_, owner + 1);
+    session.binding = std::move(binding);
     session.durability = Durability::kLocal;
     session.epoch = epoch;
     session.commits = commits;
@@ -237,8 +273,9 @@ std::optional<CommitInfo> SessionStore::last_commit(const Session& session) cons
                     .position = session.at.position};
 }
 
-StateHeader SessionStore::header_of(const Snapshot& at) const {
+StateHeader SessionStore::header_of(const Session& session, const Snapshot& at) const {
   StateHeader header = wanted_;
+  if (session.binding.adapter) header.adapter = session.binding.adapter->id;
   header.position = at.position;
   header.pending = at.pending;
   header.history.assign(at.history.words().begin(), at.history.words().end());
@@ -251,7 +288,7 @@ StateStore::Change SessionStore::change_of(const Session& session, Proposal* pro
   uint64_t id = id_of(at.stored);
   if (proposal->writes) {
     StateStore::NewState& state = change.state.emplace(
-        StateStore::NewState{header_of(at), at.image, std::move(proposal->continues)});
+        StateStore::NewState{header_of(session, at), at.image, std::move(proposal->continues)});
     id = state.header.id = archive_->store().new_id();
     if (!proposal->answer.request_id.empty()) {
       at.answered = std::make_shared<const AnsweredRequest>(
@@ -272,6 +309,7 @@ StateStore::Change SessionStore::change_of(const Session& session, Proposal* pro
               {"model", model_.id},
               {"at", std::move(point)}};
   if (!session.parent.empty()) all["parent"] = session.parent;
+  add_binding(session.binding, &all);
   if (session.ttl_seconds > 0) all["ttl_seconds"] = session.ttl_seconds;
   if (const int64_t most = session.at.log.most()) all["rewind_tokens"] = most;
   if (!marks.empty()) all["marks"] = std::move(marks);

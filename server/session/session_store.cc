@@ -71,12 +71,18 @@ SessionStore::SessionStore(StateCache& cache, StatePool& pool, const SessionLimi
                      ? 2 * (static_cast<int64_t>(pool.layout().page_bytes()) + kDescribedPage)
                      : 0),
       archive_(limits.archive),
-      model_(StoredModel::of(header_of({}), limits.model_name)),
+      model_(StoredModel::of(wanted_, limits.model_name)),
       largest_state_(state_memory_) {
   in_slots_.reserve(static_cast<size_t>(pool.slots()));
 }
 
-SessionStore::~SessionStore() { finish_work(); }
+// Durable sessions are back with the model.
+SessionStore::~SessionStore() {
+  finish_work();
+  for (const auto& [key, session] : sessions_) {
+    if (session.claim && session.durable()) limits_.names->retain(key.tenant, key.name);
+  }
+}
 
 int64_t SessionStore::bytes_each(const StateLayout& layout, int32_t vocab) {
   constexpr int64_t kSessionBytes =
@@ -222,6 +228,9 @@ SessionInfo SessionStore::describe(const Session& session, Clock::time_point now
                    .in_doubt = session.in_doubt || session.state_lost,
                    .rewind_tokens = session.at.log.most(),
                    .tokens_from = session.at.log.begin()};
+  const auto& [initial_state, adapter] = session.binding;
+  if (initial_state) info.binding.initial_state = initial_state->id.name;
+  if (adapter) info.binding.adapter = adapter->id.name;
   for (const auto& [name, snapshot] : session.marks) {
     info.marks.push_back({.name = name, .position = snapshot.position});
   }

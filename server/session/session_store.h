@@ -35,6 +35,8 @@ struct SessionLimits {
   std::string model_name = {};
   // Of the sessions of all models; null: there is one model. Outlives them.
   SessionNames* names = nullptr;
+  std::vector<InitialStatePtr> initial_states = {};  // that the server has
+  std::vector<BoundAdapterPtr> adapters = {};        // the same
   // For durable sessions, which reserve what they may come to take of it, and for states that move.
   int64_t disk_bytes = 0;
   // Called on the engine's thread where a session is closed for having been idle; may only post.
@@ -134,6 +136,8 @@ class SessionStore {
   // Why a request cannot go on with the session: its states are of another model, or changes of it
   // or its state may be lost. Empty: it can, as far as is known.
   std::optional<SessionResult> unusable(const Session& session) const;
+  // The same of the tokens that follow: its adapter is missing.
+  std::optional<SessionResult> without_adapter(const Session& session) const;
 
   // A request waits for its turn on the session, or no longer does.
   void set_busy(Session& session, bool busy);
@@ -258,12 +262,13 @@ class SessionStore {
   SessionResult list(const SessionCommand& command, Clock::time_point now) const;
   SessionResult export_state(Session& session, const SessionCommand& command,
                              Clock::time_point now);
-  SessionResult import_state(const SessionCommand& command, Clock::time_point now);
+  SessionResult export_mark(Session& session, const SessionCommand& command, Clock::time_point now);
+  SessionResult exported(const Session& session, const Snapshot& at, const SessionCommand& command,
+                         Clock::time_point now);
 
   // slot: with the state, where it has one already.
-  SessionResult insert(const SessionCommand& command, Key key, const std::string& parent,
-                       Snapshot at, std::optional<StateSlot> slot, Durability durability,
-                       Clock::time_point now);
+  SessionResult insert(const SessionCommand& command, Key key, const Session* forked, Snapshot at,
+                       std::optional<StateSlot> slot, Durability durability, Clock::time_point now);
   SessionNames::Claim claim(const Key& key) const;
   Session& put(Key key, const std::string& parent, Snapshot at, double ttl_seconds,
                Clock::time_point now);
@@ -284,7 +289,7 @@ class SessionStore {
   int64_t position_still_there(const Session& session) const;
   StateStore::Change change_of(const Session& session, Proposal* proposal);
   std::optional<StateStore::NewTokens> new_tokens(Snapshot* at);
-  StateHeader header_of(const Snapshot& at) const;
+  StateHeader header_of(const Session& session, const Snapshot& at) const;
   bool restore_one(const StateStore::Record& record, Clock::time_point now);
   StoredModel model_of(const StateStore::Record& record, const std::string& id);
   void check_model(Session& session, StoredModel model);

@@ -118,7 +118,7 @@ void SessionStore::drop(Session& session) {
 // that is kSpilling when that is done is the one, and has the state that was written.
 void SessionStore::spill(Session& session) {
   if (session.slot) leave_slot(session);
-  StateStore::NewState state{header_of(session.at), session.at.image};
+  StateStore::NewState state{header_of(session, session.at), session.at.image};
   state.header.id = archive_->store().new_id();
   update(session, Residency::kSpilling);
   spilling_ = true;

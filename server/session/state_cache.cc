@@ -21,8 +21,13 @@ struct StateCache::Held {
   int64_t size = 0;
 };
 
-StateCache::StateCache(Backend& backend, StatePool& pool, int64_t budget, Archive* archive)
-    : pool_(pool), archive_(archive), memory_(backend, pool.layout()), budget_(budget) {}
+StateCache::StateCache(Backend& backend, StatePool& pool, int64_t budget, Archive* archive,
+                       int64_t preempted)
+    : pool_(pool),
+      archive_(archive),
+      memory_(backend, pool.layout()),
+      budget_(budget),
+      preempted_(preempted) {}
 
 StateCache::~StateCache() { pool_.wait_for_copies(); }
 
@@ -35,6 +40,13 @@ void StateCache::reserve(int64_t bytes) noexcept {
   if (std::exchange(reserved_, bytes) != bytes && on_reserve_) on_reserve_();
 }
 
+// So many bytes more.
+void StateCache::expect_preempted(size_t bytes) noexcept {
+  const int64_t all = bytes_[static_cast<size_t>(Owner::kPreempted)] + static_cast<int64_t>(bytes);
+  const int64_t excess = std::max<int64_t>(all - preempted_, 0);
+  if (std::exchange(excess_, excess) != excess && on_reserve_) on_reserve_();
+}
+
 NewImage StateCache::take(Owner owner, int64_t tokens, const StateImage& before,
                           int64_t before_tokens) {
   NewImage made = memory_.take(tokens, before, before_tokens);
@@ -45,9 +57,15 @@ NewImage StateCache::take(Owner owner, int64_t tokens, const StateImage& before,
 
 StateImage StateCache::save(Owner owner, const StateSlot& slot, int64_t tokens,
                             const StateImage& before, int64_t before_tokens) {
+  if (owner == Owner::kPreempted) expect_preempted(pool_.layout().bytes(tokens));
   const NewImage made = take(owner, tokens, before, before_tokens);
   pool_.save(slot, made, [this, rooms = made.rooms] { memory_.prepare(rooms); });
   return made.image;
+}
+
+StateCache::Incoming StateCache::expect(Owner owner, int64_t tokens) {
+  NewImage made = take(owner, tokens);
+  return {made, [this, rooms = made.rooms] { memory_.prepare(rooms); }};
 }
 
 void StateCache::read(Owner owner, const StoredPtr& state, const StateHeader& wanted,
@@ -57,15 +75,14 @@ void StateCache::read(Owner owner, const StoredPtr& state, const StateHeader& wa
     same->second.push_back(std::move(done));
     return;
   }
-  const NewImage made = take(owner, tokens);
+  const Incoming made = expect(owner, tokens);
   reading_[id].push_back(std::move(done));
-  archive_->load(
-      state, wanted, made, [this, rooms = made.rooms] { memory_.prepare(rooms); },
-      [this, id, image = made.image](const Archive::Loaded& loaded) mutable {
-        const auto readers = reading_.extract(id);
-        if (!loaded.error.empty()) image = nullptr;
-        for (const OnRead& reader : readers.mapped()) reader(loaded, image);
-      });
+  archive_->load(state, wanted, made.image, made.prepare,
+                 [this, id, image = made.image.image](const Archive::Loaded& loaded) mutable {
+                   const auto readers = reading_.extract(id);
+                   if (!loaded.error.empty()) image = nullptr;
+                   for (const OnRead& reader : readers.mapped()) reader(loaded, image);
+                 });
 }
 
 }  // namespace recurve

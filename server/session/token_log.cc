@@ -24,8 +24,13 @@ TokenLog::Entry entry_of(uint32_t word) {
 
 }  // namespace
 
-TokenLog::TokenLog(int64_t most, std::span<const uint32_t> words) : most_(most) {
-  for (const uint32_t word : words) add(entry_of(word).id, entry_of(word).form);
+TokenLog TokenLog::continued(int64_t most, int64_t begin, uint64_t first_digest,
+                             std::span<const uint32_t> words) {
+  TokenLog log(most);
+  log.origin_ = log.begin_ = log.end_ = begin;
+  log.first_digest_ = log.digest_ = first_digest;
+  for (const uint32_t word : words) log.add(entry_of(word).id, entry_of(word).form);
+  return log;
 }
 
 // Digests are stored, so that those of another process must differ, too.

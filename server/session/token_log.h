@@ -29,8 +29,9 @@ class TokenLog {
   TokenLog() = default;
   // Of a state that has absorbed nothing. most 0: no token is stored.
   explicit TokenLog(int64_t most) : most_(most) {}
-  // Of all tokens of a text, as words() has them.
-  TokenLog(int64_t most, std::span<const uint32_t> words);
+  // Of the last tokens of a text, as words() has them, from a position on. first_digest: as below.
+  static TokenLog continued(int64_t most, int64_t begin, uint64_t first_digest,
+                            std::span<const uint32_t> words);
   // Of a state whose tokens are not known; it is at the beginning of no other one.
   static TokenLog unknown(int64_t most, int64_t position);
   // Of a state whose last tokens, of which there are at most `most`, are stored elsewhere: until

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <stdexcept>
 #include <vector>
@@ -14,7 +15,9 @@
 #include "server/observe/log.h"
 #include "server/request/clock.h"
 #include "server/session/state_transfer.h"
+#include "server/startup/adapters.h"
 #include "server/startup/engine_options.h"
+#include "server/startup/initial_states.h"
 #include "server/startup/model_list.h"
 #include "server/startup/startup_table.h"
 #include "server/startup/token_rules.h"
@@ -114,11 +117,27 @@ ServingInfo serving_info(const Options& o, const Model& model, const Backend& ba
   return info;
 }
 
+// An initial state is continued with the adapter with which it was computed.
+void check_adapters_of_states(const ServingInfo& info) {
+  for (const InitialStatePtr& state : info.initial_states) {
+    const BoundId& wanted = state->state->adapter;
+    const bool there = std::ranges::any_of(
+        info.adapters, [&](const BoundAdapterPtr& one) { return one->id.digest == wanted.digest; });
+    if (wanted.name.empty() || there) continue;
+    throw std::runtime_error(fmt::format(
+        "--initial-state {}: it was computed with the adapter \"{}\", which is none of --adapter",
+        state->id.name, wanted.name));
+  }
+}
+
 }  // namespace
 
-LoadedModel load_served_model(const Options& o, const PlannedModel& planned, Backend& backend,
+LoadedModel load_served_model(const Options& o, const PlannedModel& planned,
+                              const std::shared_ptr<Backend>& shared_backend,
                               const StopSignal& stop) {
-  LoadedModel loaded{.plan = planned.plan, .model = {}, .text = {}, .info = {}};
+  Backend& backend = *shared_backend;
+  LoadedModel loaded{
+      .plan = planned.plan, .model = {}, .adapter_targets = {}, .text = {}, .info = {}};
   const int slots = planned.slots;
   // Before the weights, which take long: an error of the tokenizer is reported at once.
   loaded.text = load_text(o, described_model(o, backend));
@@ -133,7 +152,15 @@ LoadedModel load_served_model(const Options& o, const PlannedModel& planned, Bac
   const StateHeader identity = identity_of(model, loaded.info);
   loaded.info.system_fingerprint = system_fingerprint(identity, made_by(backend));
   loaded.info.read_state = state_reader(identity);
+  loaded.info.read_paged_state = paged_state_reader(identity);
+  loaded.info.join_state = state_joiner(identity);
   loaded.info.check_front = front_checker(identity);
+  loaded.info.initial_states = load_initial_states(o.initial_states, identity);
+  if (!o.adapters.empty()) {
+    loaded.adapter_targets = checkpoint.shared_adapter_targets();
+    loaded.info.adapters = load_adapters(o.adapters, *loaded.adapter_targets, shared_backend);
+  }
+  check_adapters_of_states(loaded.info);
   loaded.info.most_written_bytes =
       static_cast<int64_t>(most_written_bytes(model.state_layout(), loaded.info.vocab_rows, 4096,
                                               loaded.plan.session_tokens()) +

@@ -26,14 +26,15 @@ struct LoadedText {
 struct LoadedModel {
   MemoryPlan plan;
   std::unique_ptr<const Model> model;
+  std::shared_ptr<const AdapterTargets> adapter_targets;  // null: it has no adapters
   LoadedText text;
   ServingInfo info;
 };
 
 // Loads the model of the options, whose memory is planned. Prints the progress. Throws
 // std::runtime_error with a sentence, also when `stop` is raised.
-LoadedModel load_served_model(const Options& options, const PlannedModel& planned, Backend& backend,
-                              const StopSignal& stop);
+LoadedModel load_served_model(const Options& options, const PlannedModel& planned,
+                              const std::shared_ptr<Backend>& backend, const StopSignal& stop);
 
 // Identifies a model, in 32 hexadecimal digits: by its config and stored weights, for which
 // `checkpoint` stands (Checkpoint::fingerprint()), and by tokenizer.json and tokenizer.model.

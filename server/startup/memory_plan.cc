@@ -13,7 +13,11 @@
 #include "server/constraint/compiler.h"
 #include "server/engine/engine.h"
 #include "server/object_store/remote_sessions.h"
+#include "server/observe/process_memory.h"
+#include "server/prefix_store/prefix_store.h"
+#include "server/startup/adapters.h"
 #include "server/startup/engine_options.h"
+#include "server/startup/initial_states.h"
 #include "server/startup/model_list.h"
 
 namespace recurve {
@@ -67,10 +71,14 @@ class DryRun {
     model_ = load_model(checkpoint, backend_, load_options(options));
     weights_ = backend_.allocated();
     mapped_ = checkpoint.mapped_bytes();
+    targets_ = checkpoint.shared_adapter_targets();
   }
 
   size_t weights() const { return weights_; }
   size_t mapped() const { return mapped_; }  // the most that can be, and not in weights()
+  const AdapterTargets& adapter_targets() const { return *targets_; }
+  StateLayout layout() const { return model_->state_layout(); }
+  int32_t vocab() const { return static_cast<int32_t>(model_->info().vocab); }
   size_t state() const { return model_->state_layout().bytes(); }
   size_t page() const { return model_->state_layout().page_bytes(); }
   int64_t most_tokens() const {
@@ -84,9 +92,11 @@ class DryRun {
     PublishedStats stats;
     EngineMetrics metrics;
     const int32_t vocab = static_cast<int32_t>(model_->info().vocab);
-    Engine engine(
-        *model_, backend_, {.rows = vocab, .usable = vocab, .eos_ids = {}}, queue, stats, metrics,
-        engine_options(options_, slots, 0, 0, {.pages = 0, .most_tokens = most_tokens()}));
+    EngineOptions options =
+        engine_options(options_, slots, 0, 0, {.pages = 0, .most_tokens = most_tokens()});
+    if (!options_.adapters.empty()) options.adapters = targets_;
+    Engine engine(*model_, backend_, {.rows = vocab, .usable = vocab, .eos_ids = {}}, queue, stats,
+                  metrics, options);
     if (backend_.computes_on_host()) engine.call_largest_step();
     return {.buffers = backend_.allocated() - weights_ - state() * (static_cast<size_t>(slots) + 1),
             .scratch = backend_.take_scratch()};
@@ -96,6 +106,7 @@ class DryRun {
   const Options options_;
   DryRunBackend backend_;
   std::unique_ptr<const Model> model_;
+  std::shared_ptr<const AdapterTargets> targets_;
   size_t weights_ = 0, mapped_ = 0;
 };
 
@@ -117,7 +128,8 @@ int64_t MemoryPlan::session_tokens() const {
 }
 
 size_t MemoryPlan::known(int slots) const {
-  return others + weights + states(slots) + pages_for(slots) + reserve + on_device_of_host();
+  return others + weights + adapters + states(slots) + pages_for(slots) + reserve +
+         on_device_of_host();
 }
 
 size_t MemoryPlan::total(int slots) const {
@@ -138,7 +150,7 @@ std::string MemoryPlan::arithmetic(int slots) const {
   const bool all = known(slots) <= free;
   const StepMemory of_steps = all ? steps(slots) : StepMemory();
   return fmt::format(
-      "{}weights {:.2f} + states ({} + 1) x {:.4f} = {:.2f}{} + reserve {:.2f}{}{}{}{}{}{} = "
+      "{}weights {:.2f} + states ({} + 1) x {:.4f} = {:.2f}{} + reserve {:.2f}{}{}{}{}{}{}{}{} = "
       "{:.2f} "
       "GiB{}; {:.2f} GiB are free{}",
       others > 0 ? fmt::format("other models {:.2f} + ", gib(others)) : "", gib(weights), slots,
@@ -146,9 +158,12 @@ std::string MemoryPlan::arithmetic(int slots) const {
       page > 0 ? fmt::format(" + pages {:.2f}", gib(pages_for(slots))) : "", gib(reserve),
       on_host && preempted > 0 ? fmt::format(" + preempted {:.2f}", gib(preempted)) : "",
       on_host && constraints > 0 ? fmt::format(" + constraints {:.2f}", gib(constraints)) : "",
-      on_host && transfers > 0
-          ? fmt::format(" + states to and from the store {:.2f}", gib(transfers))
+      on_host && transfers + prefix_transfers > 0
+          ? fmt::format(" + states to and from the store {:.2f}", gib(transfers + prefix_transfers))
           : "",
+      on_host && initial_states > 0 ? fmt::format(" + initial states {:.2f}", gib(initial_states))
+                                    : "",
+      adapters > 0 ? fmt::format(" + adapters {:.2f}", gib(adapters)) : "",
       on_host && budget() > 0 ? fmt::format(" + sessions and prefixes {:.2f}", gib(budget())) : "",
       all ? fmt::format(" + activations, logits and sampling {:.2f}", gib(of_steps.buffers)) : "",
       of_steps.scratch > 0 ? fmt::format(" + scratch of kernels {:.2f}", gib(of_steps.scratch))
@@ -161,6 +176,11 @@ bool choose_mapping(MapWeights wanted, size_t weights, size_t free) {
   return wanted == MapWeights::kOn || (wanted == MapWeights::kAuto && weights > free / 2);
 }
 
+int64_t most_shared_prefix_bytes(size_t state, size_t page) {
+  constexpr size_t kIds = size_t{4} << 20, kPages = size_t{64} << 20;
+  return static_cast<int64_t>(state + kIds + (page > 0 ? kPages : 0));
+}
+
 MemoryPlan plan_memory(const Options& options, Backend& backend) {
   const auto dry_run = std::make_shared<DryRun>(options, backend);
   const size_t free = backend.free_memory(), weights = dry_run->weights() + dry_run->mapped();
@@ -170,25 +190,33 @@ MemoryPlan plan_memory(const Options& options, Backend& backend) {
         "none: write the file with python -m weights_tools quantize");
   }
   const size_t mapped = choose_mapping(options.map_weights, weights, free) ? dry_run->mapped() : 0;
-  return {.free = free,
-          .host_free = free_host_memory(),
-          .on_host = !options.on_gpu(),
-          .weights = weights - mapped,
-          .mapped = mapped,
-          .state = dry_run->state(),
-          .page = dry_run->page(),
-          .most_tokens = dry_run->most_tokens(),
-          .pages = options.kv_memory == kAutomatic ? 0 : options.kv_memory,
-          .reserve = options.on_gpu() ? kReserveOfGpu : kReserveOfHost,
-          .steps = [dry_run](int slots) { return dry_run->steps(slots); },
-          .constraints = has_constraint_library()
-                             ? CompileLimits().cache_bytes + CacheBytes().masks + CacheBytes().rules
-                             : 0,
-          // Of the first model, whose sessions alone can be there.
-          .transfers =
-              options.state_store.empty() || options.sharing.index > 0
-                  ? 0
-                  : static_cast<size_t>(transfer_bytes(static_cast<int64_t>(dry_run->state())))};
+  return {
+      .free = free,
+      .host_free = free_host_memory(),
+      .on_host = !options.on_gpu(),
+      .weights = weights - mapped,
+      .mapped = mapped,
+      .state = dry_run->state(),
+      .page = dry_run->page(),
+      .most_tokens = dry_run->most_tokens(),
+      .pages = options.kv_memory == kAutomatic ? 0 : options.kv_memory,
+      .reserve = options.on_gpu() ? kReserveOfGpu : kReserveOfHost,
+      .adapters = plan_adapters(options.adapters, dry_run->adapter_targets(), backend),
+      .steps = [dry_run](int slots) { return dry_run->steps(slots); },
+      .constraints = has_constraint_library()
+                         ? CompileLimits().cache_bytes + CacheBytes().masks + CacheBytes().rules
+                         : 0,
+      // Of the first model, whose sessions alone can be there.
+      .transfers =
+          options.state_store.empty() || options.sharing.index > 0
+              ? 0
+              : static_cast<size_t>(transfer_bytes(static_cast<int64_t>(dry_run->state()))),
+      .prefix_transfers = options.prefix_store == 0
+                              ? 0
+                              : static_cast<size_t>(PrefixStore::transfer_bytes(
+                                    most_shared_prefix_bytes(dry_run->state(), dry_run->page()))),
+      .initial_states =
+          plan_initial_states(options.initial_states, dry_run->layout(), dry_run->vocab())};
 }
 
 int choose_slots(const Options& options, const MemoryPlan& plan) {
@@ -281,14 +309,38 @@ class ModelPlans {
     }
   }
 
-  template <typename Part>
-  void plan(const Part& part) {
-    for (size_t m = 0; m < models_.size(); ++m) {
+  // The last of the models, next to those that are planned and have taken memory since.
+  ModelPlans(const std::vector<Options>& models, std::vector<PlannedModel> planned,
+             Backend& backend)
+      : models_(models), planned_(std::move(planned)), first_(planned_.size()) {
+    const Options& options = models.back();
+    guarded(options, [&] { planned_.push_back({.plan = plan_memory(options, backend)}); });
+    MemoryPlan& plan = planned_.back().plan;
+    plan.host_free += static_cast<size_t>(process_memory().anonymous);
+    plan.free = plan.on_host ? plan.host_free : plan.free + taken_on(options.device);
+  }
+
+  void plan_slots() {
+    for (size_t m = first_; m < models_.size(); ++m) {
       set_others(m);
-      guarded(models_[m], [&] { part(models_[m], planned_[m]); });
+      guarded(models_[m], [&] { planned_[m].slots = choose_slots(models_[m], planned_[m].plan); });
+    }
+  }
+  // Models whose `size` is given come first: the others share what these leave.
+  void plan(uint64_t Options::* size, void (*part)(const Options&, int slots, MemoryPlan*)) {
+    for (const bool automatic : {false, true}) {
+      for (size_t m = first_; m < models_.size(); ++m) {
+        if ((models_[m].*size == kAutomatic) != automatic) continue;
+        set_others(m);
+        guarded(models_[m], [&] { part(models_[m], planned_[m].slots, &planned_[m].plan); });
+      }
     }
   }
   std::vector<PlannedModel> take() {
+    plan_slots();
+    plan(&Options::kv_memory, plan_pages);
+    plan(&Options::session_memory, plan_sessions);
+    plan(&Options::prefix_memory, plan_prefixes);
     for (size_t m = 0; m < planned_.size(); ++m) set_others(m);
     return std::move(planned_);
   }
@@ -318,6 +370,16 @@ class ModelPlans {
                ? on_device(model)
                : planned_on_host(model.plan, model.slots) - model.plan.others_on_host;
   }
+  // Of a GPU: what models take when they are loaded, without what later steps take.
+  size_t taken_on(const std::string& device) const {
+    size_t taken = 0;
+    for (size_t m = 0; m < first_; ++m) {
+      if (models_[m].device != device) continue;
+      const PlannedModel& model = planned_[m];
+      taken += on_device(model) - model.plan.reserve - model.plan.steps(model.slots).scratch;
+    }
+    return taken;
+  }
   void set_others(size_t of) {
     MemoryPlan& plan = planned_[of].plan;
     plan.others = plan.others_on_host = 0;
@@ -331,6 +393,7 @@ class ModelPlans {
 
   const std::vector<Options>& models_;
   std::vector<PlannedModel> planned_;
+  const size_t first_ = 0;  // that is to be planned
 };
 
 }  // namespace
@@ -338,15 +401,13 @@ class ModelPlans {
 std::vector<PlannedModel> plan_models(const std::vector<Options>& models,
                                       const std::vector<std::unique_ptr<Backend>>& backends) {
   ModelPlans plans(models, backends);
-  plans.plan([](const Options& options, PlannedModel& model) {
-    model.slots = choose_slots(options, model.plan);
-  });
-  for (const auto part : {plan_pages, plan_sessions, plan_prefixes}) {
-    plans.plan([&](const Options& options, PlannedModel& model) {
-      part(options, model.slots, &model.plan);
-    });
-  }
   return plans.take();
+}
+
+PlannedModel plan_further_model(const std::vector<Options>& models,
+                                std::vector<PlannedModel> serving, Backend& backend) {
+  ModelPlans plans(models, std::move(serving), backend);
+  return std::move(plans.take().back());
 }
 
 }  // namespace recurve

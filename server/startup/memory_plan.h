@@ -38,19 +38,24 @@ struct MemoryPlan {
   // Of models whose states grow: bytes of a page, and the most tokens of a session, by the config.
   size_t page = 0;  // 0: states do not grow
   int64_t most_tokens = 0;
-  size_t pages = 0;    // bytes of all; set by plan_pages(), and the least there may be before
-  size_t reserve = 0;  // for the driver: code, recorded steps
+  size_t pages = 0;     // bytes of all; set by plan_pages(), and the least there may be before
+  size_t reserve = 0;   // for the driver: code, recorded steps
+  size_t adapters = 0;  // their matrices, in the types in which they are used
   std::function<StepMemory(int slots)> steps;
   // On the host.
-  size_t preempted = 0;    // states of requests that gave up their pages; set by plan_pages()
-  size_t sessions = 0;     // and marks, at most; set by plan_sessions()
-  size_t prefixes = 0;     // cached states of prompts, at most; set by plan_prefixes()
-  size_t constraints = 0;  // cached compiled constraints, and masks
-  size_t transfers = 0;    // states on their way to an object store and back
+  size_t preempted = 0;         // states of requests that gave up their pages; set by plan_pages()
+  size_t sessions = 0;          // and marks, at most; set by plan_sessions()
+  size_t prefixes = 0;          // cached states of prompts, at most; set by plan_prefixes()
+  size_t constraints = 0;       // cached compiled constraints, and masks
+  size_t transfers = 0;         // states on their way to an object store and back
+  size_t prefix_transfers = 0;  // the same of cached states of prompts
+  size_t initial_states = 0;
 
   // Of sessions and prefixes together: prefixes use what sessions have not reserved.
   size_t budget() const { return std::max(sessions, prefixes); }
-  size_t of_host() const { return preempted + budget() + constraints + transfers; }
+  size_t of_host() const {
+    return preempted + budget() + constraints + transfers + prefix_transfers + initial_states;
+  }
   size_t on_device_of_host() const { return on_host ? of_host() : 0; }
   size_t states(int slots) const { return (static_cast<size_t>(slots) + 1) * state; }
   size_t pages_for(int slots) const;  // bytes: of plan_pages(), or the least that slots need
@@ -64,6 +69,10 @@ struct MemoryPlan {
   // "weights 13.62 + states (256 + 1) x 0.1252 = 32.19 + ... = 47.32 GiB, and 139.80 GiB are free"
   std::string arithmetic(int slots) const;
 };
+
+// The most bytes of a written state of a prompt that servers share: of one that grows, with so many
+// pages, and the ids of a million tokens.
+int64_t most_shared_prefix_bytes(size_t state, size_t page);
 
 // The plan for a model on a backend. Reads the headers of the checkpoint, but no weights. Throws
 // std::runtime_error, as loading does, if the checkpoint does not match its config, and if no
@@ -105,5 +114,9 @@ struct PlannedModel {
 };
 std::vector<PlannedModel> plan_models(const std::vector<Options>& models,
                                       const std::vector<std::unique_ptr<Backend>>& backends);
+
+// Plans one more model, `models.back()`, next to those that serve, whose plans stay.
+PlannedModel plan_further_model(const std::vector<Options>& models,
+                                std::vector<PlannedModel> serving, Backend& backend);
 
 }  // namespace recurve

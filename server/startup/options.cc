@@ -13,12 +13,14 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "kernels/weight_formats.h"
 #include "server/command_line/program_page.h"
 #include "server/startup/flag_values.h"
+#include "server/startup/model_flags.h"
 #include "server/startup/model_list.h"
+#include "server/startup/models_file.h"
 #include "server/startup/usage.h"
 #include "server/startup/version.h"
 #include "server/text/chat/chat_template.h"
@@ -42,26 +44,6 @@ void add_switch(CLI::App& app, const char* name, bool* value, const char* what) 
   add_named(app, name, value, {{"on", true}, {"off", false}}, what)->group("Service");
 }
 
-// These replace "auto" by a number, and return an error message or nothing.
-std::string count_or_auto(std::string& value) {
-  constexpr int kMax = 1 << 20;
-  if (value == "auto") value = "0";
-  if (CLI::Range(0, kMax)(value).empty()) return {};
-  return fmt::format("wanted auto or an integer in [0, {}], found {}", kMax, value);
-}
-std::string size_or_auto(std::string& value) {
-  if (value == "auto") {
-    value = std::to_string(kAutomatic);
-    return {};
-  }
-  const std::string given = value;
-  try {
-    if (!given.starts_with('-') && CLI::AsSizeValue(false)(value).empty()) return {};
-  } catch (const CLI::ValidationError&) {  // an unknown unit
-  }
-  return "wanted auto or a size such as 4GB, found " + given;
-}
-
 std::string milliseconds_or_auto(std::string& value) {
   constexpr double kMax = 1e9;
   if (value == "auto") {
@@ -70,13 +52,6 @@ std::string milliseconds_or_auto(std::string& value) {
   }
   if (CLI::Range(0.0, kMax)(value).empty()) return {};
   return fmt::format("wanted auto or a number in [0, {}], found {}", kMax, value);
-}
-
-// A flag whose default is "auto". `kind`: the type of its other values in the help.
-CLI::Option* or_auto(CLI::Option* flag, std::string (*read)(std::string&), const char* kind) {
-  return flag->transform(CLI::Validator(read, ""))
-      ->type_name(std::string(kind) + "|auto")
-      ->default_str("auto");
 }
 
 constexpr const char* kServerVariables = "RECURVE_SERVER_";
@@ -139,18 +114,43 @@ EnvironmentFlags read_environment(CLI::App& app, const std::vector<std::string>&
   return found;
 }
 
-// MODEL_DIR and --model, and the flag whose default depends on another. `model_flag`: whether the
-// command line has --model; the environment is weaker than a directory there.
-void resolve(const CLI::App& app, const std::string& model_dir,
-             const std::vector<std::string>& models, bool model_flag, Options* o) {
-  if (!model_dir.empty()) o->models.push_back({.path = model_dir});
+// The flags that name models.
+struct ModelFlags {
+  std::string directory;  // MODEL_DIR
+  std::vector<std::string> models;
+  std::string file;
+  std::vector<std::string> initial_states, adapters;
+};
+
+// The models, and the flag whose default depends on another. A command line that names models
+// replaces those of the environment.
+void resolve(const CLI::App& app, const ModelFlags& flags,
+             const std::vector<std::string>& arguments, Options* o) {
+  const bool listed = has_flag(arguments, "--model"), in_file = has_flag(arguments, "--models");
+  const bool named = !flags.directory.empty() || listed || in_file;
+  if (!flags.directory.empty()) o->models.push_back({.path = flags.directory});
   try {
-    for (const std::string& text : models) {
-      if (!model_dir.empty() && !model_flag) break;
+    for (const std::string& text : flags.models) {
+      if (named && !listed) break;
       std::ranges::move(read_models(text), std::back_inserter(o->models));
+    }
+    if (!flags.file.empty() && named == in_file) {
+      std::ranges::move(read_models_file(flags.file), std::back_inserter(o->models));
     }
     if (o->models.empty()) {
       throw CLI::ValidationError("MODEL_DIR is required: the directory of a checkpoint");
+    }
+    for (const std::string& text : flags.initial_states) {
+      std::ranges::move(read_named_paths("--initial-state", text),
+                        std::back_inserter(o->initial_states));
+    }
+    for (const std::string& text : flags.adapters) {
+      std::ranges::move(read_named_paths("--adapter", text), std::back_inserter(o->adapters));
+    }
+    for (ModelEntry& model : o->models) {
+      std::ranges::move(std::exchange(model.initial_states, {}),
+                        std::back_inserter(o->initial_states));
+      std::ranges::move(std::exchange(model.adapters, {}), std::back_inserter(o->adapters));
     }
     check_models(*o);
   } catch (const std::invalid_argument& error) {
@@ -207,20 +207,40 @@ int parse_options(int argc, char** argv, Options* o) {
   });
 
   add_page_flag(app);
-  std::string model_dir;
-  app.add_option("MODEL_DIR", model_dir,
+  ModelFlags models;
+  app.add_option("MODEL_DIR", models.directory,
                  "Load the checkpoint in this directory, as on the Hugging Face Hub: config.json, "
                  "safetensors, and tokenizer.json or tokenizer.model")
       ->type_name("DIR");
-  std::vector<std::string> models;
   app.add_option(
-         "--model", models,
+         "--model", models.models,
          "Serve the checkpoint in DIR by the name NAME, or by that of its directory; several: "
          "comma-separated, or repeat the flag. Requests choose one by its name; those that "
          "name none go to the first. Other flags are for each model; memory, disk and "
          "threads of a flag are shared. In DIR, write \\, for a comma, and \\= for an equals "
          "sign that only letters, digits, '.', '_' and '-' precede")
       ->type_name("[NAME=]DIR")
+      ->allow_extra_args(false)
+      ->group("Model");
+  app.add_option("--models", models.file,
+                 "Serve the models of this TOML file, too: for each a table [NAME] with path, with "
+                 "adapters and initial_states, tables of names and paths, and "
+                 "with device, weights, map_weights, slots, kv_memory, session_memory or "
+                 "prefix_memory where it is to differ from the flag of that name; default: none")
+      ->type_name("FILE")
+      ->group("Model");
+  app.add_option("--model-root", o->model_root,
+                 "Allow administrators to load models from directories below DIR, and to unload "
+                 "models, while the server runs: `recurve models`; default: not allowed")
+      ->type_name("DIR")
+      ->group("Model");
+  app.add_option(
+         "--adapter", models.adapters,
+         "Read a LoRA adapter that requests and sessions can choose, by the name NAME: a folder "
+         "with adapter_config.json and adapter_model.safetensors, as PEFT writes it. Of the model "
+         "MODEL, or of the first; several: comma-separated, or repeat the flag; quoting as in "
+         "--model")
+      ->type_name("[MODEL:]NAME=DIR")
       ->allow_extra_args(false)
       ->group("Model");
   app.add_flag("--random-weights", o->random_weights,
@@ -244,8 +264,7 @@ int parse_options(int argc, char** argv, Options* o) {
   app.add_option("--name", o->name,
                  "Name of the model in answers; default: the name of its directory")
       ->group("Model");
-  std::vector<std::string> formats = {"auto"};
-  for (const WeightFormat* format : kWeightFormats) formats.emplace_back(format->name);
+  const std::vector<std::string> formats = weights_values();
   app.add_option("--weights", o->weights,
                  "Format of the weights of linear layers in memory; int8 and int4 have a scale for "
                  "each 64 columns. With the family gla, prefer int8: int4 increases the bits per "
@@ -256,8 +275,7 @@ int parse_options(int argc, char** argv, Options* o) {
                  "Format of the embedding and the head; default: as --weights")
       ->check(CLI::IsMember(formats))
       ->group("Model");
-  add_named(app, "--map-weights", &o->map_weights,
-            {{"auto", MapWeights::kAuto}, {"on", MapWeights::kOn}, {"off", MapWeights::kOff}},
+  add_named(app, "--map-weights", &o->map_weights, map_weights_values(),
             "Use weights in place, in the mapped files, where these have them in the format of "
             "memory, as those of `python -m weights_tools quantize` do; others are copied. Files "
             "in use must not be changed. auto: if all weights take more than half of the free "
@@ -456,6 +474,15 @@ int parse_options(int argc, char** argv, Options* o) {
                "Share cached states of prompts between tenants: the time to the first token then "
                "reveals which prompts other tenants have sent")
       ->group("Sessions");
+  app.add_option(
+         "--initial-state", models.initial_states,
+         "Read a state from which requests and sessions can start, by the name NAME: an "
+         "exported session of the same model, or a tuned state of RWKV-7 that `python -m "
+         "weights_tools convert` has written. Of the model MODEL, or of the first; several: "
+         "comma-separated, or repeat the flag; quoting as in --model")
+      ->type_name("[MODEL:]NAME=FILE")
+      ->allow_extra_args(false)
+      ->group("Sessions");
   app.add_option("--state-dir", o->state_dir,
                  "Folder for sessions and cached prefixes: durable sessions survive a restart or a "
                  "crash, and other states move there when host memory is short; default: none")
@@ -487,6 +514,13 @@ int parse_options(int argc, char** argv, Options* o) {
                  "own of the region")
       ->type_name("URL")
       ->needs(store)
+      ->group("Sessions");
+  app.add_option("--prefix-store", o->prefix_store,
+                 "Most bytes of cached states of prompts in --state-store, for each model, e.g. "
+                 "100GB: servers that compute the same bits share them. 0: none; default: 0")
+      ->transform(CLI::AsSizeValue(false))
+      ->needs(store)
+      ->type_name("SIZE")
       ->group("Sessions");
   app.add_flag("--state-store-optional", o->state_store_optional,
                "Start although --state-store cannot be used: durability remote is then refused "
@@ -523,8 +557,7 @@ int parse_options(int argc, char** argv, Options* o) {
       ->check(CLI::Range(0.0, 1.0))
       ->group("Logs");
 
-  app.final_callback(
-      [&] { resolve(app, model_dir, models, has_flag({argv + 1, argv + argc}, "--model"), o); });
+  app.final_callback([&] { resolve(app, models, {argv + 1, argv + argc}, o); });
   return parse(app, argc, argv);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,10 +18,25 @@ inline constexpr double kAutomaticTtft = -1;  // see kAutomaticFirstTokenBound
 // Whether weights are used in place, in the mapped files.
 enum class MapWeights : uint8_t { kAuto, kOn, kOff };
 
-// A model of the command line.
-struct ModelPath {
+// What a file of models has for one of them instead of a flag.
+struct OwnFlags {
+  std::optional<int> slots;
+  std::optional<std::string> device, weights;
+  std::optional<MapWeights> map_weights;
+  std::optional<uint64_t> kv_memory, session_memory, prefix_memory;
+};
+// An initial state or an adapter of the command line or of a file of models.
+struct NamedPath {
+  std::string model = {};  // its name; empty: the first
+  std::string name = {};
+  std::string path = {};
+};
+// A model of the command line or of a file.
+struct ModelEntry {
   std::string name = {};  // empty: the last part of the path
   std::string path = {};
+  OwnFlags own = {};
+  std::vector<NamedPath> initial_states = {}, adapters = {};  // of a file of models
 };
 // Which one of the models of a process this is: they share memory and disk.
 struct Sharing {
@@ -33,10 +49,11 @@ struct Sharing {
 
 // The command line of recurve-server. `recurve-server --help` is its reference.
 struct Options {
-  std::vector<ModelPath> models;  // at least one, the first is that of requests that name none
+  std::vector<ModelEntry> models;  // at least one, the first is that of requests that name none
   // Of the first; of options_of_models(), of each.
   std::string model;
   Sharing sharing;
+  std::string model_root;  // folder of models that may be loaded later; empty: none are
   bool random_weights = false;
   std::string tokenizer;      // "none" or a directory; empty: `model`, or none for random weights
   std::string chat_template;  // a file or the name of a form; empty: the model's
@@ -76,13 +93,15 @@ struct Options {
   double session_ttl = 3600;
   uint64_t prefix_memory = kAutomatic;  // see plan_prefixes()
   bool prefix_shared = false;
-  std::string state_dir;             // empty: sessions end with the server
+  std::vector<NamedPath> initial_states, adapters;  // of options_of_models(): those of the model
+  std::string state_dir;                            // empty: sessions end with the server
   std::string state_keys;            // file of keys for state_dir; empty: not encrypted
   uint64_t state_disk = kAutomatic;  // half of what is free
   std::string state_store;           // s3://BUCKET/PREFIX; empty: none
   std::string state_endpoint;        // http[s]://HOST[:PORT]; empty: AWS's own
   bool state_store_optional = false;
   bool drain_to_store = false;
+  uint64_t prefix_store = 0;  // bytes of cached states of prompts in state_store; 0: none
   uint64_t max_message_bytes = uint64_t{16} << 20;
   int max_connections = 0;             // 0: see connection_limits()
   int max_connections_by_address = 0;  // the same

@@ -169,6 +169,14 @@ std::string enter_seccomp() {
 
 }  // namespace
 
+void confine_thread(const std::vector<std::string>& readable) {
+#ifndef RECURVE_SANITIZED
+  enter_landlock({.read = readable});
+#else
+  static_cast<void>(readable);
+#endif
+}
+
 std::string enter_sandbox(const SandboxFiles& files) {
 #ifdef RECURVE_SANITIZED
   // Sanitizers run programs and inspect the process when they report.

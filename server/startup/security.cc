@@ -90,9 +90,13 @@ SandboxFiles needed_files(const Options& o) {
       if (entry.is_symlink(none)) files.read.push_back(fs::canonical(entry.path(), none));
     }
   };
-  for (const ModelPath& model : o.models) add(model.path);
+  for (const ModelEntry& model : o.models) add(model.path);
+  if (!o.model_root.empty()) files.read.push_back(o.model_root);
   if (o.tokenizer != "none") add(o.tokenizer);
   add(o.chat_template);
+  for (const auto* const paths : {&o.initial_states, &o.adapters}) {
+    for (const NamedPath& one : *paths) add(one.path);
+  }
   StoreNeeds store = needs_of_store(o);
   files.connects = std::move(store.ports);
   std::vector<std::string> replaced = std::move(store.files);
@@ -127,13 +131,14 @@ SandboxFiles needed_files(const Options& o) {
 }  // namespace
 
 std::string give_up_privileges(const Options& o) {
+  const bool on_gpu = std::ranges::any_of(options_of_models(o), &Options::on_gpu);
   // CUDA may start nvidia-modprobe, which creates the device files as root.
-  if (!o.on_gpu()) prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  if (!on_gpu) prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   if (!o.keys.empty() || !o.state_keys.empty()) {
     const rlimit none{.rlim_cur = 0, .rlim_max = 0};
     setrlimit(RLIMIT_CORE, &none);
   }
-  if (o.on_gpu()) return "none: CUDA may start programs and opens its own files";
+  if (on_gpu) return "none: CUDA may start programs and opens its own files";
   if (!o.sandbox) return "none: --sandbox off";
   return enter_sandbox(needed_files(o));
 }

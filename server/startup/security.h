@@ -47,4 +47,8 @@ struct SandboxFiles {
 // PR_SET_NO_NEW_PRIVS. Returns which of the two is in force, for the log, and why the other is not.
 std::string enter_sandbox(const SandboxFiles& files);
 
+// The same by Landlock alone, for the calling thread and those that it starts. They may change no
+// files.
+void confine_thread(const std::vector<std::string>& readable);
+
 }  // namespace recurve

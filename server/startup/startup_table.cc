@@ -113,6 +113,25 @@ std::string weights_line(const ModelInfo& model, const std::string& formats,
              model.family);
 }
 
+std::string initial_states_line(const ServingInfo& info, const MemoryPlan& plan) {
+  std::vector<std::string> all;
+  for (const InitialStatePtr& state : info.initial_states) {
+    all.push_back(fmt::format("{} ({} tokens)", state->id.name, state->position));
+  }
+  return fmt::format("{}, {} in host memory", fmt::join(all, ", "),
+                     human_bytes(static_cast<double>(plan.initial_states)));
+}
+
+std::string adapters_line(const ServingInfo& info, const MemoryPlan& plan) {
+  std::vector<std::string> all;
+  for (const BoundAdapterPtr& adapter : info.adapters) {
+    const AdapterInfo& of = info_of(*adapter->weights);
+    all.push_back(fmt::format("{} (rank {}, {} matrices)", of.name, of.rank, of.matrices));
+  }
+  return fmt::format("{}, {} in memory", fmt::join(all, ", "),
+                     human_bytes(static_cast<double>(plan.adapters)));
+}
+
 // With the port that was chosen for 0; of HTTP, what a browser opens.
 std::string listening_line(const Listening& at, bool tls) {
   std::string address = at.address;
@@ -136,7 +155,7 @@ std::string human_bytes(double bytes) {
 
 std::string startup_table(const Options& options, const LoadedModel& loaded, const Backend& backend,
                           const EngineStats& stats) {
-  const auto& [plan, loaded_model, text, info] = loaded;
+  const auto& [plan, loaded_model, adapter_targets, text, info] = loaded;
   const Model& model = *loaded_model;
   const auto weights = static_cast<double>(model.info().weight_bytes);
   const double states = static_cast<double>(info.slots) * static_cast<double>(info.state_bytes);
@@ -167,8 +186,19 @@ std::string startup_table(const Options& options, const LoadedModel& loaded, con
                                          [](const auto& row) { return row.first; });
     rows.insert(slots + 1, {"pages", pages_line(plan)});
   }
+  if (!info.initial_states.empty()) {
+    rows.emplace_back("initial", initial_states_line(info, plan));
+  }
+  if (!info.adapters.empty()) rows.emplace_back("adapters", adapters_line(info, plan));
   if (!options.state_dir.empty()) {
     rows.emplace_back("state dir", folder_line(options, stats));
+  }
+  if (plan.prefix_transfers > 0) {
+    rows.emplace_back(
+        "prefix store",
+        fmt::format("{}, at most {}, with {} for states on their way", options.state_store,
+                    human_bytes(static_cast<double>(options.prefix_store)),
+                    human_bytes(static_cast<double>(plan.prefix_transfers))));
   }
   if (plan.transfers > 0) {
     rows.emplace_back("state store",

@@ -11,6 +11,8 @@
 namespace recurve {
 namespace {
 
+constexpr std::chrono::seconds kImpatience(2);
+
 AwsEnvironment environment() {
   return AwsEnvironment::read([](const char* name) { return std::getenv(name); });
 }
@@ -66,7 +68,10 @@ StoreAccess::StoreAccess(const Options& o)
       http_({.ca_file = environment_.ca_file}),
       credentials_(find_aws_credentials(environment_, "", http_)),
       store_(std::make_unique<ObjectStore>(target_of(o, environment_), environment_.region,
-                                           *credentials_, http_, ObjectStore::Options())) {
+                                           *credentials_, http_, ObjectStore::Options())),
+      impatient_store_(
+          std::make_unique<ObjectStore>(store_->target(), environment_.region, *credentials_, http_,
+                                        ObjectStore::Options{.patience = kImpatience})) {
   if (!o.state_keys.empty()) seal_ = std::make_unique<StoreSeal>(*store_, o.state_keys);
   try {
     store_->check();
@@ -84,6 +89,11 @@ StoreAccess::StoreAccess(const Options& o)
                {"why", error.what()},
                {"effect", "durability remote is refused until it can be used"}});
   }
+}
+
+void StoreAccess::stop() {
+  store_->stop();
+  impatient_store_->stop();
 }
 
 }  // namespace recurve

@@ -30,6 +30,10 @@ class StoreAccess {
   explicit StoreAccess(const Options& options);
 
   ObjectStore& store() { return *store_; }
+  // The same, whose calls are not repeated for long: for states that prompts can do without.
+  ObjectStore& impatient_store() { return *impatient_store_; }
+  // Calls in progress, and later ones, are not repeated any more.
+  void stop();
   bool is_checked() const { return is_checked_; }
   StoreSeal* seal() { return seal_.get(); }  // null without --state-keys
 
@@ -37,7 +41,7 @@ class StoreAccess {
   const AwsEnvironment environment_;
   HttpClient http_;
   std::unique_ptr<AwsCredentialSource> credentials_;
-  std::unique_ptr<ObjectStore> store_;
+  std::unique_ptr<ObjectStore> store_, impatient_store_;
   std::unique_ptr<StoreSeal> seal_;
   bool is_checked_ = false;
 };

@@ -234,12 +234,13 @@ Summed summed(const StatePiece& piece) {
 }
 
 // What is in front of so many bytes of data. aligned: on a multiple of kBlock.
-std::string front_of(std::string described, uint64_t data, bool aligned) {
+std::string front_of(std::string described, uint64_t data, bool aligned,
+                     uint32_t version = kVersionWithoutAdapter) {
   if (aligned) {
     described.append((kBlock - (kStateFixed + described.size()) % kBlock) % kBlock, ' ');
   }
   std::string front(kStateMagic);
-  put(kStateVersion, &front);
+  put(version, &front);
   put(static_cast<uint32_t>(described.size()), &front);
   put(data, &front);
   const uint64_t sum = checksum_of(front + described);
@@ -263,7 +264,7 @@ std::string identity_text(const StateHeader& header) {
   return text;
 }
 
-void check_front(std::string_view front, const StateHeader& wanted) {
+void check_front(std::string_view front, const StateHeader& wanted, bool may_have_base) {
   uint32_t header = 0;
   uint64_t data = 0;
   if (front.size() < kStateFixed) return;
@@ -275,7 +276,7 @@ void check_front(std::string_view front, const StateHeader& wanted) {
   };
   const StateHeader found = parse_header(kStateFixed + header + data, read).header;
   check_fits(found, wanted);
-  if (found.base.id > 0) refuse_incomplete();
+  if (found.base.id > 0 && !may_have_base) refuse_incomplete();
 }
 
 uint64_t checksum_of(std::string_view bytes) { return checksum(bytes.data(), bytes.size()); }
@@ -305,7 +306,8 @@ StateFrame frame_of(const StateHeader& header, const StateImage& image) {
   CHECK(state + in_base == header.layout.bytes(header.position));
   pieces.push_back({kHistoryPiece, history.size(), checksum(history.data(), history.size())});
   pieces.push_back({kAnswerPiece, answer.size(), checksum(answer.data(), answer.size())});
-  frame.front = front_of(json_of(header, pieces), state + frame.back.size(), state >= kAligned);
+  frame.front = front_of(json_of(header, pieces), state + frame.back.size(), state >= kAligned,
+                         header.adapter.name.empty() ? kVersionWithoutAdapter : kStateVersion);
   return frame;
 }
 

@@ -18,7 +18,7 @@ namespace recurve {
 //
 //   bytes  what
 //   8      "RCRVSTAT"
-//   4      u32  version of the form, 3
+//   4      u32  version of the form: 3, or 4 where the header has an adapter
 //   4      u32  H, bytes of the header
 //   8      u64  D, bytes of the data
 //   8      u64  checksum of the 24 bytes before this one and of the header
@@ -38,6 +38,11 @@ namespace recurve {
 //   "tokens"    of an export of a session that stores all its tokens: 4 * id + form of each, from
 //               the first one on; absent: they are not known. Form 0: sampled, and absorbed by a
 //               step alone; 1: of a prompt; 2: the first of a prompt; 3: the same, and sampled
+//   "last_tokens"  of an export of a session that stores its last tokens alone: {"first", how many
+//               tokens are before them; "before", a digest of these, a string of digits; "tokens",
+//               as above, or none}; absent: they are not known, or they are all in "tokens"
+//   "adapter"   {"name", "digest", 32 hexadecimal digits}: the LoRA adapter with which the state
+//               was computed and is continued; absent: none
 //   "answer"    the request whose answer ended here; absent: none. "request" its id, "digest" 32
 //               hexadecimal digits of what it asked for, "reason" why the answer ended, "stop" the
 //               id that ended it or -1, "prompt_tokens" absorbed for it, "before" the position it
@@ -98,12 +103,6 @@ inline constexpr std::string_view kStateMagic = "RCRVSTAT";
 // Tokens that are listed together, at most.
 inline constexpr size_t kMostTokens = size_t{1} << 18;
 
-// A page group.
-struct PageGroupRef {
-  uint64_t id = 0;  // 0: none
-  uint64_t checksum = 0;
-};
-
 // What is known of a state in addition to its bytes.
 struct StateHeader {
   std::string model = {}, weights = {};
@@ -112,12 +111,17 @@ struct StateHeader {
   int64_t position = 0;
   PageGroupRef base = {};  // of its full pages; none: they are with the state
   std::optional<int32_t> pending = {};
+  BoundId adapter = {};  // see ReadyState
   std::optional<StateAnswer> answer = {};
   std::vector<uint64_t> history = {};  // a bit for every id seen
   std::vector<int32_t> answer_ids = {};
-  std::vector<uint32_t> tokens = {};  // 4 * id + form of each token absorbed; empty: not known
-  StateLayout layout = {};            // of the state: without the two arrays above
-  int32_t vocab = INT32_MAX;          // ids are below it: of what is wanted alone, and not written
+  // The last tokens absorbed, 4 * id + form of each, and how many are before them, with a digest of
+  // these. None, and none before them: they are not known.
+  std::vector<uint32_t> tokens = {};
+  int64_t tokens_first = 0;
+  uint64_t tokens_before = 0;
+  StateLayout layout = {};    // of the state: without the two arrays above
+  int32_t vocab = INT32_MAX;  // ids are below it: of what is wanted alone, and not written
 
   // Pages that its base has.
   int64_t pages_in_base() const { return base.id == 0 ? 0 : position / kPageTokens; }
@@ -188,8 +192,8 @@ StateHeader read_answer(uint64_t bytes, const ReadAt& read, int32_t vocab);
 std::string identity_text(const StateHeader& header);
 
 // Refuses what begins as `front` does, if that has the header of a state and tells that it is none
-// for this server, or not complete. Throws StateError.
-void check_front(std::string_view front, const StateHeader& wanted);
+// for this server, or lacks the pages that page groups have. Throws StateError.
+void check_front(std::string_view front, const StateHeader& wanted, bool may_have_base = false);
 
 // The checksum of the form.
 uint64_t checksum_of(std::string_view bytes);

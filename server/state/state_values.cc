@@ -94,9 +94,11 @@ void check_tokens(std::span<const uint32_t> tokens, int32_t vocab) {
 void check_values(const StateHeader& header, const StateHeader& wanted, const StateRooms& rooms) {
   check_text(header.position, header.pending, wanted);
   check_tokens(header.tokens, wanted.vocab);
-  if (!header.tokens.empty() && static_cast<int64_t>(header.tokens.size()) != header.position) {
-    refuse("it must list {} tokens, which it has absorbed, and lists {}", header.position,
-           header.tokens.size());
+  const auto tokens = static_cast<int64_t>(header.tokens.size());
+  const bool lists = tokens > 0 || header.tokens_first > 0;
+  if (lists && header.tokens_first + tokens != header.position) {
+    refuse("it must list {} tokens, which it has absorbed, and lists {}",
+           header.position - header.tokens_first, tokens);
   }
   check_seen(header.history, wanted.vocab);
   check_answer(header, wanted.vocab);

@@ -126,11 +126,11 @@ PageGroupRef base_of(const json& header) {
   return ref;
 }
 
-std::vector<uint32_t> tokens_of(const json& header) {
+std::vector<uint32_t> tokens_of(const json& header, size_t least = 1) {
   const json& all = member(header, "tokens");
-  if (!all.is_array() || all.empty() || all.size() > kMostTokens) {
-    refuse_damaged(
-        fmt::format("\"tokens\" in its header must be a list of 1 to {} numbers", kMostTokens));
+  if (!all.is_array() || all.size() < least || all.size() > kMostTokens) {
+    refuse_damaged(fmt::format("\"tokens\" in its header must be a list of {} to {} numbers", least,
+                               kMostTokens));
   }
   std::vector<uint32_t> tokens;
   tokens.reserve(all.size());
@@ -138,6 +138,16 @@ std::vector<uint32_t> tokens_of(const json& header) {
     tokens.push_back(static_cast<uint32_t>(number(token, "tokens", 0, UINT32_MAX)));
   }
   return tokens;
+}
+
+void parse_text(const json& all, StateHeader* header) {
+  if (all.contains("tokens")) header->tokens = tokens_of(all);
+  if (!all.contains("last_tokens")) return;
+  const json& last = object_in(all, "last_tokens");
+  if (!header->tokens.empty()) refuse_damaged("its header has \"tokens\" and \"last_tokens\"");
+  header->tokens = tokens_of(last, 0);
+  header->tokens_first = number_in(last, "first", 1, INT64_MAX / 2);
+  header->tokens_before = digits(last, "before");
 }
 
 std::vector<int64_t> shape_of(const json& array) {
@@ -176,6 +186,13 @@ size_t length_of(const json& array, std::string_view name, const char* dtype) {
     refuse_damaged(fmt::format("its header must list the array \"{}\" at this index", name));
   }
   return static_cast<size_t>(shape[0]);
+}
+
+BoundId adapter_of(const json& header) {
+  const json& of = object_in(header, "adapter");
+  BoundId adapter{.name = text(of, "name"), .digest = text(of, "digest")};
+  if (adapter.name.empty()) refuse_damaged("\"adapter\" in its header must have a name");
+  return adapter;
 }
 
 StateAnswer answer_of(const json& header) {
@@ -333,7 +350,16 @@ std::string json_of(const StateHeader& header, const std::vector<Summed>& pieces
               {"arrays", arrays_json(header)}};
   if (header.pending) all["pending"] = *header.pending;
   if (header.base.id > 0) all["base"] = base_json(header.base);
-  if (!header.tokens.empty()) all["tokens"] = header.tokens;
+  if (!header.adapter.name.empty()) {
+    all["adapter"] = {{"name", header.adapter.name}, {"digest", header.adapter.digest}};
+  }
+  if (header.tokens_first > 0) {
+    all["last_tokens"] = {{"first", header.tokens_first},
+                          {"before", std::to_string(header.tokens_before)},
+                          {"tokens", header.tokens}};
+  } else if (!header.tokens.empty()) {
+    all["tokens"] = header.tokens;
+  }
   if (const auto& answer = header.answer) {
     all["sampler"] = {{"seed", std::to_string(answer->seed)}, {"index", header.answer_ids.size()}};
     all["answer"] = {{"request", answer->request_id}, {"digest", answer->digest},
@@ -375,8 +401,9 @@ WrittenHeader parse_header(uint64_t bytes, const ReadAt& read) {
   if (all.contains("pending")) {
     parsed.header.pending = static_cast<int32_t>(number_in(all, "pending", 0, INT32_MAX));
   }
+  if (front.version > kVersionWithoutAdapter) parsed.header.adapter = adapter_of(all);
   if (all.contains("answer")) parsed.header.answer = answer_of(all);
-  if (all.contains("tokens")) parsed.header.tokens = tokens_of(all);
+  parse_text(all, &parsed.header);
   parse_arrays(all, front.version, &parsed);
   if (parsed.header.base.id > 0 &&
       (!parsed.header.layout.grows() || parsed.header.pages_in_base() == 0)) {

@@ -11,7 +11,9 @@ namespace recurve {
 // The front of a written state: what server/state/state_form.cc knows of it in addition to
 // StateHeader.
 
-inline constexpr uint32_t kStateVersion = 3, kOldestStateVersion = 2;
+inline constexpr uint32_t kStateVersion = 4, kOldestStateVersion = 2;
+// Of all but states with an adapter, which programs before version 4 cannot continue.
+inline constexpr uint32_t kVersionWithoutAdapter = 3;
 inline constexpr size_t kStateFixed = 32;  // bytes in front of the header
 
 // The pieces behind those of the state.

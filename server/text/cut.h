@@ -74,4 +74,9 @@ inline std::string cut(std::string_view text, size_t most = kMostQuoted) {
   return out;
 }
 
+// Adds a name to a list that a message shows: "a", "b".
+inline void add_quoted(std::string_view name, std::string* list) {
+  list->append(list->empty() ? "\"" : ", \"").append(name).append("\"");
+}
+
 }  // namespace recurve

@@ -36,6 +36,7 @@ FORMATS = {
     "int4": (("Q4_0", "Q4_K_M"), ("f32", "int8")),
 }
 NO_TOKENS = "none"
+ROWS_PER_STEP = 512  # of a prompt, as llama-bench has it
 
 
 def fetch_source():
@@ -273,7 +274,8 @@ def ours(weights, activations, options):
             command += ["--weights", weights, "--activations", activations, "--threads", options.threads]
             command += ["--batch", 1, "--seconds", 1]
             command += ["--layers", options.layers] if options.layers else []
-            command += ["--rows", number] if name == "prompt" else ["--rows", 1, "--context", number]
+            prompt = ["--rows", number, "--rows-per-step", ROWS_PER_STEP]
+            command += prompt if name == "prompt" else ["--rows", 1, "--context", number]
             done = subprocess.run([str(word) for word in command], check=True, capture_output=True, text=True)
             row = next(row for row in map(json.loads, done.stdout.splitlines()) if row["bench"] == "step")
             out[name, number] = row["tok_per_s"]

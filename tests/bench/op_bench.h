@@ -32,8 +32,9 @@ inline std::vector<OpCalls> by_shape(std::vector<OpCall> calls) {
   return ops;
 }
 
-// The ops that are no part of a model's own step: the engine's take_tokens, and linear_recurrence,
-// which no family calls; at the model's number of sequences and rows.
+// The ops that are no part of a model's own step: the engine's take_tokens, linear_recurrence,
+// which no family calls, and lora, with an adapter for all rows; at the model's number of sequences
+// and rows.
 class OtherOps {
  public:
   OtherOps(Backend& backend, int sequences, int rows) : backend_(backend), rows_(rows) {
@@ -52,7 +53,11 @@ class OtherOps {
     const auto all = static_cast<size_t>(seqs_.rows), slots = static_cast<size_t>(sequences) + 1;
     progress_ = backend.allocate(slots * sizeof(SampleProgress));
     ids_ = backend.allocate((all + 2 * slots) * sizeof(int32_t));
-    floats_ = backend.allocate((3 * all + slots) * kWidth * sizeof(float));
+    floats_ = backend.allocate((3 * all + slots + 2 * kRank) * kWidth * sizeof(float));
+    const float* A = floats_.as<float>() + (3 * all + slots) * kWidth;
+    part_ = {.r = kRank, .N = kWidth, .A = A, .B = A + kRank * kWidth};
+    for (int32_t row = 0; row < seqs_.rows; ++row) lora_rows_.push_back(row);
+    lora_ = {.layers = {&parts_, 1}, .rows = lora_rows_};
   }
 
   void run(Stream& stream) const {
@@ -77,10 +82,13 @@ class OtherOps {
                                           .state = c + 3 * width,
                                           .y = c + 2 * width},
                                          stream);
+    backend_.kernels().lora(
+        {.layer = 0, .K = kWidth, .N = kWidth, .groups = {&lora_, 1}, .x = c, .y = c + 2 * width},
+        stream);
   }
 
  private:
-  static constexpr int kWidth = 4096;
+  static constexpr int kWidth = 4096, kRank = 16;
 
   Buffer to_device(const std::vector<int32_t>& values) {
     const auto stream = backend_.make_stream();
@@ -94,6 +102,10 @@ class OtherOps {
   const int rows_;
   Buffer begin_, slot_, progress_, ids_, floats_;
   Ragged seqs_;
+  LoraPart part_;
+  std::vector<int32_t> lora_rows_;
+  const std::span<const LoraPart> parts_{&part_, 1};  // of the one layer
+  LoraRows lora_;
 };
 
 // The ops of a step, each alone.
@@ -116,6 +128,7 @@ class OpBench {
   // Of one call, the median over so many seconds. The calls are made in turn, so that the weights
   // and states of one layer are read when those of the others have been.
   double median_seconds(const OpCalls& op, double seconds) {
+    step_.once();  // the ids, places and numbers of experts that it reads are those of a step
     const int count = std::max(static_cast<int>(op.calls.size()), backend_.queues() ? kCalls : 1);
     const auto pass = [&] {
       for (int i = 0; i < count; ++i) {

@@ -29,7 +29,7 @@ TEST(OpBench, MeasuresEveryOp) {
   for (const std::string& directory : checkpoints()) {
     SCOPED_TRACE(directory);
     const auto model = ModelOptions{.model = directory}.load(backend);
-    OpBench bench(*model, backend, 2, 3);
+    OpBench bench(*model, backend, 2, 70);  // more than a page
     for (const OpCalls& op : bench.ops()) {
       EXPECT_GT(op.bytes, 0) << op.op;
       EXPECT_GT(bench.median_seconds(op, 0), 0) << op.op;

@@ -67,6 +67,18 @@ inline OpCost cost_of(const LinearArgs& a) {
           {.rows = a.rows, .N = a.W.N, .K = a.W.K},
           a.W.data};
 }
+inline OpCost cost_of(const LoraArgs& a) {
+  double bytes = 0;
+  for (const LoraRows& group : a.groups) {
+    const auto rows = static_cast<double>(group.rows.size());
+    for (const LoraPart& part : group.layers[static_cast<size_t>(a.layer)]) {
+      bytes +=
+          static_cast<double>(part.r * (a.K + part.N) * static_cast<int64_t>(size_of(part.dtype)));
+      bytes += floats(rows, static_cast<double>(a.K + 2 * part.N));
+    }
+  }
+  return {fmt::format("{}x{}", a.N, a.K), bytes};
+}
 inline OpCost cost_of(const MlstmArgs& a) {
   const double o = a.head_norm == nullptr ? 0 : a.DV, h = (a.h_bf16 == nullptr ? 1 : 0.5) * a.DV;
   return {fmt::format("{}x{}x{}", a.H, a.DK, a.DV),

@@ -13,25 +13,15 @@
 #include <thread>
 
 #include "recurve/v1/inference.grpc.pb.h"
-#include "server/engine/engine.h"
-#include "server/http/anthropic/api.h"
-#include "server/http/openai/api.h"
-#include "server/http/server.h"
 #include "server/net/connections.h"
 #include "server/observe/log.h"
-#include "server/rpc/server.h"
-#include "server/text/chat/chat_template.h"
-#include "server/text/tokenizers/tokenizer.h"
 #include "tests/bench/commands.h"
 #include "tests/bench/http_streams.h"
 #include "tests/bench/report.h"
-#include "tests/support/engine/null_model.h"
+#include "tests/support/null_server.h"
 
 namespace recurve::bench {
 namespace {
-
-constexpr std::string_view kChatTemplate =
-    "{% for message in messages %}{{ message.content }}\n{% endfor %}";
 
 // "grpc", and the dialects of HTTP.
 std::vector<std::string> all_frontends() {
@@ -70,34 +60,11 @@ std::string text_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
-// Makes every step take a given time, and notes when each ended.
-class PacedModel final : public Model {
- public:
-  PacedModel(const Model& inner, Clock::duration step) : inner_(inner), step_(step) {}
-  const ModelInfo& info() const override { return inner_.info(); }
-  StateLayout state_layout() const override { return inner_.state_layout(); }
-  size_t arena_bytes(const StepLimits& limits) const override { return inner_.arena_bytes(limits); }
-  void forward(const StepBatch& batch, const StatePool& states, Arena& arena, Stream& stream,
-               float* logits) const override {
-    const Clock::time_point began = Clock::now();
-    inner_.forward(batch, states, arena, stream, logits);
-    if (step_.count() == 0) return;
-    std::this_thread::sleep_until(began + step_);
-    ended_ = Clock::now().time_since_epoch().count();
-  }
-  // When the newest step ended. Right for a token that arrives before the next one does.
-  Clock::time_point ended() const { return Clock::time_point(Clock::duration(ended_.load())); }
-
- private:
-  const Model& inner_;
-  const Clock::duration step_;
-  mutable std::atomic<Clock::rep> ended_{0};
-};
-
 // One stream's client: counts tokens, and notes how late they come.
 class Reader final : public grpc::ClientReadReactor<v1::GenerateResponse> {
  public:
-  Reader(v1::Inference::Stub& stub, int tokens, const PacedModel& model, const std::string& key)
+  Reader(v1::Inference::Stub& stub, int tokens, const testing::PacedModel& model,
+         const std::string& key)
       : model_(model) {
     if (!key.empty()) context_.AddMetadata("authorization", "Bearer " + key);
     request_.set_text("Call me Ishmael.");
@@ -131,7 +98,7 @@ class Reader final : public grpc::ClientReadReactor<v1::GenerateResponse> {
   const std::vector<double>& delays() const { return delays_; }
 
  private:
-  const PacedModel& model_;
+  const testing::PacedModel& model_;
   grpc::ClientContext context_;
   v1::GenerateRequest request_;
   v1::GenerateResponse response_;
@@ -150,37 +117,16 @@ struct Outcome {
   double tokens_per_second() const { return static_cast<double>(tokens) / seconds; }
 };
 
-// The whole server around the model, with the frontends.
+// A server, and its clients.
 class Served {
  public:
   Served(const OverheadOptions& o, int streams, Clock::duration step)
-      : tokenizer_(load_tokenizer(o.tokenizer)),
-        null_(tokenizer_->size()),
-        model_(null_, step),
-        served_(std::make_shared<ServedModel>(streams)),
-        options_(o),
-        core_({.max_tokenising = std::max(streams, ServerCoreOptions{}.max_tokenising),
-               .keys = o.keys.empty() ? nullptr : std::make_shared<Keyring>(o.keys)},
-              {served_}, metrics_),
-        rpc_({.listen = "127.0.0.1:0", .tls = make_tls(o)}, core_),
-        http_({.listen = "127.0.0.1:0"}, {openai_api(core_), anthropic_api(core_)}, core_,
-              rpc_.connections()),
-        engine_(model_, *backend_,
-                {.rows = tokenizer_->size(), .usable = tokenizer_->size(), .eos_ids = {}},
-                served_->queue, served_->stats, metrics_, {.slots = streams, .sessions = {}}) {
-    served_->start_engine([this] { engine_.run(); });
-    core_.serve(
-        *served_, tokenizer_,
-        {.model_name = "null", .vocab_rows = tokenizer_->size(), .slots = streams},
-        {.format = std::make_shared<ChatTemplate>(kChatTemplate, "", jinja::Template::Variables{}),
-         .exists = true,
-         .text = std::string(kChatTemplate)});
-  }
-  ~Served() {
-    http_.shutdown();
-    rpc_.shutdown();
-    served_->stop_engine();
-  }
+      : options_(o),
+        server_({.tokenizer = o.tokenizer,
+                 .slots = streams,
+                 .step = step,
+                 .tls = make_tls(o),
+                 .keys = o.keys}) {}
 
   Outcome over_grpc(int streams, int tokens) {
     if (stub_ == nullptr) {
@@ -190,7 +136,7 @@ class Served {
     std::vector<std::unique_ptr<Reader>> readers;
     const Clock::time_point began = Clock::now();
     for (int s = 0; s < streams; ++s) {
-      readers.push_back(std::make_unique<Reader>(*stub_, tokens, model_, key_));
+      readers.push_back(std::make_unique<Reader>(*stub_, tokens, server_.model(), key_));
     }
     for (auto& reader : readers) {
       reader->wait();
@@ -205,9 +151,9 @@ class Served {
     Outcome outcome;
     const Clock::time_point began = Clock::now();
     std::vector<HttpStream> opened;
-    for (int s = 0; s < streams; ++s) opened.emplace_back(http_.port(), tokens, dialect);
+    for (int s = 0; s < streams; ++s) opened.emplace_back(server_.http_port(), tokens, dialect);
     read_until(opened, std::mem_fn(&HttpStream::done), [&](int events) {
-      const double delay = seconds_between(model_.ended(), Clock::now());
+      const double delay = seconds_between(server_.model().ended(), Clock::now());
       outcome.delays.insert(outcome.delays.end(), static_cast<size_t>(events), delay);
     });
     outcome.seconds = seconds_between(began, Clock::now());
@@ -219,13 +165,13 @@ class Served {
   // As many have been there before, so that what the engine has for them is not counted.
   double bytes_of_open_stream(int streams) {
     over_http(kHttpDialects[0], streams, 5);
-    while (rpc_.connections().sweep() > 0)
+    while (server_.rpc().connections().sweep() > 0)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     malloc_trim(0);
     const int64_t before = resident_bytes();
     std::vector<HttpStream> opened;
     opened.reserve(static_cast<size_t>(streams));
-    for (int s = 0; s < streams; ++s) opened.emplace_back(http_.port(), kEndless);
+    for (int s = 0; s < streams; ++s) opened.emplace_back(server_.http_port(), kEndless);
     read_until(opened, std::mem_fn(&HttpStream::begun), [](int) {});
     return static_cast<double>(resident_bytes() - before) / streams;
   }
@@ -243,7 +189,7 @@ class Served {
     return std::make_shared<TlsHandshaker>(TlsFiles{o.tls_cert, o.tls_key});
   }
   std::shared_ptr<grpc::Channel> channel() const {
-    const std::string address = fmt::format("127.0.0.1:{}", rpc_.port());
+    const std::string address = fmt::format("127.0.0.1:{}", server_.rpc().port());
     if (options_.tls_cert.empty()) {
       return grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
     }
@@ -257,18 +203,9 @@ class Served {
     return text.substr(0, text.find('\n'));
   }
 
-  const std::shared_ptr<const Tokenizer> tokenizer_;
-  const std::unique_ptr<Backend> backend_ = make_backend("reference");
-  const testing::NullModel null_;
-  const PacedModel model_;
-  Metrics metrics_;
-  const std::shared_ptr<ServedModel> served_;
   const OverheadOptions options_;
   const std::string key_ = key_of(options_);
-  ServerCore core_;
-  RpcServer rpc_;
-  HttpServer http_;
-  Engine engine_;
+  testing::NullServer server_;
   std::unique_ptr<v1::Inference::Stub> stub_;
 };
 

@@ -16,6 +16,8 @@
 #include "tests/bench/report.h"
 #include "tests/bench/step_bench.h"
 #include "tests/bench/watched_backend.h"
+#include "tests/support/adapter_writer.h"
+#include "tests/support/temp_dir.h"
 
 #ifdef RECURVE_KERNEL_TRACE
 #include <map>
@@ -65,19 +67,20 @@ struct StepOptions {
   ModelOptions model;
   SamplingParams sampling;
   std::vector<int> batch = {1, 8, 32};
-  int rows = 1, rows_per_step = 0, context = 0;
+  int rows = 1, rows_per_step = 0, context = 0, adapters = 0, rank = 16;
+  bool bf16_adapters = false;
   bool recorded = true, sampled = true, ops = false, kernel_trace = false;
   double bandwidth = 0;
   double seconds = 1;
 };
 
-// Of a step on the CPU: what its products compute, and what it leaves of its weights alone, as
-// experts that no row goes to, and an embedding of which it reads some rows and which is no head
-// too.
+// What a step's products compute, and what it leaves of its weights alone: experts that no row goes
+// to, and on the CPU an embedding of which it reads some rows and which is no head too. (A GPU's
+// floors have all of the embedding, in every row that was published.)
 struct StepWork {
   double flops = 0, unread = 0;
 };
-StepWork work_of(const std::vector<OpCall>& calls) {
+StepWork work_of(const std::vector<OpCall>& calls, bool embeddings) {
   StepWork work;
   std::set<const void*> multiplied;
   for (const OpCall& call : calls) {
@@ -87,6 +90,7 @@ StepWork work_of(const std::vector<OpCall>& calls) {
   }
   for (const OpCall& call : calls) {
     const bool product = call.cost.product.rows > 0;
+    if (!product && !embeddings) continue;
     if (product || !multiplied.contains(call.cost.matrix)) work.unread += call.cost.unread;
   }
   return work;
@@ -98,11 +102,11 @@ double seconds_of(const std::vector<OpCall>& calls) {
   return sum;
 }
 
-// The ops of a step on the CPU: of so many steps, those of the one that was soonest done.
+// The ops of a step: of so many steps, those of the one that was soonest done.
 std::vector<OpCall> ops_of(StepBench& bench, int steps) {
   std::vector<OpCall> best;
   for (int step = 0; step < steps; ++step) {
-    auto calls = WatchedBackend::calls_of([&] { bench.again(); });
+    auto calls = WatchedBackend::calls_of([&] { bench.once(); });
     if (step == 0 || seconds_of(calls) < seconds_of(best)) best = std::move(calls);
   }
   return best;
@@ -143,14 +147,37 @@ void add_products(const StepOptions& o, const ProductLimits& limits, double dens
   (*row)["percent_of_dense"] = flops / time / 1e7 / dense;
 }
 
+// Adapters of random values, of all linear layers: the same values in separate memory.
+std::vector<AdapterPtr> random_adapters(const StepOptions& o, const AdapterTargets& targets,
+                                        Backend& backend) {
+  if (o.adapters == 0) return {};
+  const TempDir folder;
+  AdapterWriter::of_all(targets, o.rank, 1, o.bf16_adapters).write(folder.path());
+  std::vector<AdapterPtr> adapters;
+  for (int a = 0; a < o.adapters; ++a) {
+    adapters.push_back(load_adapter(targets, backend, std::to_string(a), folder.path()));
+  }
+  return adapters;
+}
+
+// What adapters cost: the same steps without them, by turns.
+void add_adapters(const StepOptions& o, double time, double without, nlohmann::ordered_json* row) {
+  (*row)["adapters"] = o.adapters;
+  (*row)["rank"] = o.rank;
+  (*row)["adapter_values"] = o.bf16_adapters ? "bf16" : "f32";
+  (*row)["ms_without"] = without * 1e3;
+  (*row)["percent_longer"] = 100 * (time / without - 1);
+}
+
 void run(const StepOptions& o, bool json) {
   o.model.check("step");
   const bool on_cpu = o.model.device == "cpu";
   if (o.ops && !on_cpu) throw std::runtime_error("step: --ops is for --device cpu");
   const auto inner = o.model.backend();
-  WatchedBackend watched(*inner);
-  Backend& backend = on_cpu ? static_cast<Backend&>(watched) : *inner;
-  const auto model = o.model.load(backend);
+  WatchedBackend backend(*inner);
+  std::shared_ptr<const AdapterTargets> targets;
+  const auto model = o.model.load(backend, &targets);
+  const std::vector<AdapterPtr> adapters = random_adapters(o, *targets, backend);
   const StateLayout layout = model->state_layout();
   if (o.context > 0 && !layout.grows()) {
     throw std::runtime_error(
@@ -178,17 +205,23 @@ void run(const StepOptions& o, bool json) {
   }
   const int rows_per_step = o.rows_per_step > 0 ? std::min(o.rows_per_step, o.rows) : o.rows;
   for (const int sequences : o.batch) {
-    StepBench bench(*model, backend, sequences, o.rows, rows_per_step,
-                    o.sampled ? std::optional(o.sampling) : std::nullopt, o.context);
+    const auto sampling = o.sampled ? std::optional(o.sampling) : std::nullopt;
+    StepBench bench(*model, backend, sequences, o.rows, rows_per_step, sampling, o.context);
+    std::optional<StepBench> base;
+    if (!adapters.empty()) {
+      base.emplace(*model, backend, sequences, o.rows, rows_per_step, sampling, o.context);
+      bench.set_adapters(*targets, adapters);
+    }
     double read = bandwidth ? bandwidth->measure() : o.bandwidth;
     // Others may use the same units: so it is measured by turns with the steps.
-    std::vector<double> dense;
+    std::vector<double> dense, without;
     const double time = bench.median_seconds(o.seconds, o.recorded, [&] {
       if (dense_product) dense.push_back(dense_product->measure());
+      if (base) without.push_back(base->again());
     });
     if (bandwidth) read = std::max(read, bandwidth->measure());
-    std::vector<OpCall> ops = on_cpu ? ops_of(bench, o.ops ? 3 : 1) : std::vector<OpCall>();
-    const StepWork work = work_of(ops);
+    std::vector<OpCall> ops = ops_of(bench, o.ops ? 3 : 1);
+    const StepWork work = work_of(ops, on_cpu);
     const double bytes = static_cast<double>(model->info().weight_bytes) - work.unread +
                          (2 * state + read_rows) * static_cast<double>(sequences);
     nlohmann::ordered_json row{{"bench", "step"},
@@ -206,6 +239,7 @@ void run(const StepOptions& o, bool json) {
     if (bandwidth) row["read_GB_per_s"] = read;
     if (read > 0) row["percent_of_floor"] = 100 * bytes / (read * 1e9) / time;
     if (on_cpu) add_products(o, limits, dense.empty() ? 0 : median(dense), work.flops, time, &row);
+    if (base) add_adapters(o, time, median(without), &row);
     report.add(std::move(row));
     if (o.ops) report_ops(std::move(ops), sequences, o.rows, report);
 #ifdef RECURVE_KERNEL_TRACE
@@ -238,6 +272,14 @@ void add_step(CLI::App& app, const bool& json) {
   step->add_option("--context", options->context,
                    "Tokens that the states have absorbed before, of a model with attention")
       ->check(CLI::Range(0, 1 << 20));
+  step->add_option("--adapters", options->adapters,
+                   "LoRA adapters, of all linear layers, that the sequences have in turn; the same "
+                   "steps without them are measured by turns")
+      ->check(CLI::Range(0, 4096));
+  step->add_option("--rank", options->rank, "Rank of --adapters")
+      ->check(CLI::Range(int64_t{1}, kMostLoraRank))
+      ->capture_default_str();
+  step->add_flag("--bf16-adapters", options->bf16_adapters, "Store --adapters in bf16, not in f32");
   step->add_flag("--ops", options->ops, "Also print the time of each op within the step; cpu only");
   step->add_flag("!--no-graph", options->recorded, "Launch every op instead of a CUDA graph");
 #ifdef RECURVE_KERNEL_TRACE

@@ -11,6 +11,7 @@
 
 #include "kernels/activation_type.h"
 #include "kernels/check.h"
+#include "model/adapters/adapter_rows.h"
 #include "model/load_model.h"
 #include "server/engine/sampling_table.h"
 #include "server/startup/flag_values.h"
@@ -31,9 +32,12 @@ struct ModelOptions {
     if (!(random ? config : model).empty()) return;
     throw std::runtime_error(command + ": say --model DIR, or --config FILE with --random");
   }
-  std::unique_ptr<const Model> load(Backend& backend) const {
+  // targets: receives those of the model, if not null.
+  std::unique_ptr<const Model> load(
+      Backend& backend, std::shared_ptr<const AdapterTargets>* targets = nullptr) const {
     Checkpoint checkpoint = random ? random_weights() : Checkpoint::open(model);
     if (map_weights) checkpoint.map_weights();
+    if (targets != nullptr) *targets = checkpoint.shared_adapter_targets();
     return load_model(checkpoint, backend,
                       {.weights = WeightFormats::named(weights, head_weights),
                        .state = bf16_state ? DType::kBF16 : DType::kF32,
@@ -131,12 +135,19 @@ class StepBench {
 
   // All steps, from the first op to the last.
   void once() {
+    if (pool_.layout().grows()) restart();
     compute();
     stream_->wait();
   }
 
-  // The same again, as what was measured.
-  void again() { seconds_of_step(); }
+  // The same again, as what was measured -> seconds.
+  double again() { return seconds_of_step(); }
+
+  // From now on sequence s has the adapter of number s, from the first again after the last.
+  void set_adapters(const AdapterTargets& targets, std::vector<AdapterPtr> adapters) {
+    adapters_ = std::move(adapters);
+    adapter_rows_.emplace(targets, backend_, most_rows());
+  }
 
   // The median of what all steps take, which are made for so long, three times at least. recorded:
   // they are replayed. between: is called before each time, and not counted.
@@ -203,10 +214,26 @@ class StepBench {
 
   void compute() {
     for (const StepBatch& batch : batches_) {
+      stream_->set_adapters(adapters_of(batch));
       model_.forward(batch, pool_, arena_, *stream_, logits_.as<float>());
     }
+    stream_->set_adapters(nullptr);
     backend_.kernels().sample(
         table_.args(logits_.as<float>(), samples_, results_.as<SampleResult>(), nullptr), *stream_);
+  }
+
+  int most_rows() const { return std::ranges::max(batches_, {}, rows_of).seqs.rows; }
+  static int rows_of(const StepBatch& batch) { return batch.seqs.rows; }
+
+  const StepAdapters* adapters_of(const StepBatch& batch) {
+    if (!adapter_rows_) return nullptr;
+    adapter_rows_->clear();
+    const int sequences = batch.seqs.num_seqs;
+    for (int s = 0; s < sequences; ++s) {
+      adapter_rows_->add(adapters_[static_cast<size_t>(s) % adapters_.size()].get(),
+                         batch.seqs.rows / sequences);
+    }
+    return adapter_rows_->step();
   }
 
   template <typename T>
@@ -232,6 +259,8 @@ class StepBench {
   std::vector<Buffer> inputs_;
   std::vector<StateSlot> slots_;
   std::vector<StepBatch> batches_;
+  std::vector<AdapterPtr> adapters_;  // none: no row has one
+  std::optional<AdapterRows> adapter_rows_;
   std::unique_ptr<Recording> recording_;
 };
 

@@ -2,9 +2,14 @@
 """Two models in one process, against two processes that run next to each other, in turns.
 
     RECURVE_BIN=build/release/bin tests/bench/two_models.py [--models A B] [--streams N] [--seconds S] [--turns T]
+    RECURVE_BIN=build/release/bin tests/bench/two_models.py --load [...]
 
 Prints, for each model, the tokens a second of each turn in both ways, the median of the ratios, and the processor
-time of a token. The issue's target is 95 % for each model.
+time of a token. Wanted are 95 % for each model. With --load, the first model serves alone, while the second one is
+loaded and unloaded all the time, in turns with the first model alone, and with it next to a process of idle priority
+that only counts: prints the 99th percentile of the time between two tokens of the first model in each way, and how
+often the second one was loaded. Wanted is a ratio of at most 1.2 to the model alone; what the counting process costs
+is the machine's doing.
 """
 
 import argparse
@@ -13,6 +18,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -52,9 +58,7 @@ def loads(targets, options):
     for address, model in targets:
         running.append(
             subprocess.Popen(
-                [BIN / "recurve-loadgen", "--server", address, "--model", model, "--json", "-"]
-                + ["--streams", str(options.streams), "--prompt-tokens", "32", "--output-tokens", "128"]
-                + ["--warmup", "1", "--duration", str(options.seconds)],
+                loadgen(address, model, options),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 text=True,
@@ -62,6 +66,65 @@ def loads(targets, options):
         )
     reports = [json.loads(process.communicate()[0]) for process in running]
     return [report["trials"][0]["throughput"]["tokens_per_s"] for report in reports]
+
+
+def load_and_unload(address, until):
+    """How often, and the median duration of a load."""
+    seconds = []
+    while time.monotonic() < until:
+        began = time.monotonic()
+        # The start of a client takes as much processor time as a small load, which is not the server's.
+        change = ["chrt", "--idle", "0", BIN / "recurve", "--server", address, "models"]
+        subprocess.run([*change, "load", "b", "--set", "session_memory=64MB"], check=True)
+        seconds.append(time.monotonic() - began)
+        subprocess.run([*change, "unload", "b"], check=True)
+    return len(seconds), statistics.median(seconds) if seconds else 0
+
+
+@contextlib.contextmanager
+def counting():
+    """A process of idle priority that only counts."""
+    process = subprocess.Popen(["chrt", "--idle", "0", "sh", "-c", "i=0; while :; do i=$((i + 1)); done"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def load_turn(options, root, neighbour):
+    """p99 between tokens in ms, and what load_and_unload() returns. neighbour: "nothing", "counting" or "loads"."""
+    flags = [f"--model=a={options.models[0]}", f"--model-root={root}", "--http", "none", "--ttft-ms", "0"]
+    flags += ["--slots", str(options.streams), "--threads", str(options.threads)]
+    flags += ["--session-memory", "256MB", "--prefix-memory", "64MB"]
+    with server(flags) as (address, _), counting() if neighbour == "counting" else contextlib.nullcontext():
+        running = subprocess.Popen(loadgen(address, "a", options), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        time.sleep(1)  # of the warm-up
+        changes = load_and_unload(address, time.monotonic() + options.seconds) if neighbour == "loads" else (0, 0)
+        report = json.loads(running.communicate()[0])
+    return report["trials"][0]["latency"]["inter_token"]["p99_ms"], changes
+
+
+def measure_loads(options):
+    found = {"nothing": [], "counting": [], "loads": []}
+    with tempfile.TemporaryDirectory() as root:
+        shutil.copytree(options.models[1], pathlib.Path(root) / "b")  # with what links lead to
+        for number in range(options.turns):
+            for neighbour in reversed(found) if number % 2 else found:
+                found[neighbour].append(load_turn(options, root, neighbour))
+    p99 = {neighbour: [round(one, 3) for one, _ in turns] for neighbour, turns in found.items()}
+    for neighbour, ones in p99.items():
+        ratio = statistics.median(one / alone for one, alone in zip(ones, p99["nothing"]))
+        print(f"p99 between tokens next to {neighbour}: {ones} ms, ratio {ratio:.3f}")
+    print(f"loads a turn and their median seconds: {[(n, round(s, 3)) for _, (n, s) in found['loads']]}")
+
+
+def loadgen(address, model, options):
+    return (
+        [BIN / "recurve-loadgen", "--server", address, "--model", model, "--json", "-"]
+        + ["--streams", str(options.streams), "--prompt-tokens", "32", "--output-tokens", "128"]
+        + ["--warmup", "1", "--duration", str(options.seconds)]
+    )
 
 
 def turn(options, together):
@@ -84,8 +147,11 @@ def main():
     parser.add_argument("--streams", type=int, default=8, help="of each model")
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=0, help="of each server; 0: as many as cores")
+    parser.add_argument("--load", action="store_true", help="load the second model while the first one serves")
     options = parser.parse_args()
+    if options.load:
+        return measure_loads(options)
     alone, together, cost = [], [], {True: [], False: []}
     for number in range(options.turns):
         for both in (True, False) if number % 2 else (False, True):

@@ -1,5 +1,6 @@
 #pragma once
 #include <chrono>
+#include <span>
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
@@ -69,6 +70,11 @@ class WatchedBackend : public Backend {
       calls_->push_back({name, implementation_for(args), cost(args, stream), took.count(),
                          [args, of = op](Stream& again) { of(args, again); }});
     }
+    // A group while nothing is noted; then each layer is a call.
+    static void run_group(std::span<const Args> layers, Stream& stream) {
+      if (!calls_.has_value()) return op.run_group(layers, stream);
+      for (const Args& layer : layers) run(layer, stream);
+    }
     static OpCost cost(const Args& args, Stream& stream) {
       if constexpr (std::is_same_v<Args, PagedAttentionArgs>) {
         return cost_of(args, stored_tokens(args, stream));
@@ -90,11 +96,13 @@ class WatchedBackend : public Backend {
   static void watch(const char* name, OpType& op) {
     Watched<OpType>::name = name;
     Watched<OpType>::op = op;
-    op.run = Watched<OpType>::run;
+    if (op.run != nullptr) op.run = Watched<OpType>::run;
     if constexpr (requires { op.packed; }) {  // of every format: the op that is watched finds them
       for (auto& linear : op.packed) linear.run = Watched<OpType>::run;
     }
-    if constexpr (requires { op.run_group; }) op.run_group = nullptr;  // each layer is a call
+    if constexpr (requires { op.run_group; }) {
+      if (op.run_group != nullptr) op.run_group = Watched<OpType>::run_group;
+    }
   }
   static Kernels watched(Kernels kernels) {
     Kernels::for_each_op([&](const char* name, auto member) { watch(name, kernels.*member); });

@@ -401,6 +401,20 @@ TEST_F(CliCommandsTest, ChatKeepsANamedSession) {
   EXPECT_EQ(texts().size(), 2u);
 }
 
+TEST_F(CliCommandsTest, ChatIsWithTheModelOfItsSession) {
+  EXPECT_EQ(run({"chat", "--model", "chatty", "--session", "s"}, "one\n").code, 0);
+  EXPECT_EQ(run({"chat", "--session", "s"}, "two\n").code, 0);
+  const auto requests = server_.inference.generate_requests();
+  ASSERT_EQ(requests.size(), 2u);
+  for (const v1::GenerateRequest& request : requests) {
+    EXPECT_EQ(request.model(), "chatty");
+    EXPECT_TRUE(request.has_messages());
+  }
+  const auto refused = run({"chat", "--model", "other", "--session", "s"}, "three\n");
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("session s is of the model chatty, not of other"));
+}
+
 TEST_F(CliCommandsTest, ChatHasCommands) {
   const auto result =
       run({"chat", "--session", "s"},

@@ -137,6 +137,7 @@ TEST_F(CliGenerateTest, ReadsIds) {
 }
 
 TEST_F(CliGenerateTest, EmptyPromptIsAsked) {
+  server_.sessions.put("s", v1::DURABILITY_NONE);
   EXPECT_EQ(generate({"--prompt", "", "--session", "s"}).code, 0);
   EXPECT_EQ(server_.inference.generate_requests().size(), 1u);
   EXPECT_EQ(request().text(), "");
@@ -159,6 +160,7 @@ class CliGenerateFlagTest : public CliGenerateTest,
                             public ::testing::WithParamInterface<FlagCase> {};
 
 TEST_P(CliGenerateFlagTest, ReachesItsFieldAndNoOther) {
+  server_.sessions.put("s", v1::DURABILITY_NONE);
   std::vector<std::string> flags = GetParam().flags;
   flags.insert(flags.end(), {"--prompt", "p"});
   const auto result = generate(flags);
@@ -389,9 +391,6 @@ TEST_F(CliGenerateTest, RefusalIsTheServersSentence) {
 }
 
 TEST_F(CliGenerateTest, UnknownSessionSaysHowToOpenIt) {
-  server_.inference.set_on_generate([](auto*, const auto&, auto*) {
-    return grpc::Status(grpc::StatusCode::NOT_FOUND, "there is no session 's'");
-  });
   const auto result = generate({"--prompt", "x", "--session", "s"});
   EXPECT_EQ(result.code, 1);
   EXPECT_THAT(result.err, HasSubstr("recurve session open s"));

@@ -215,6 +215,12 @@ class FakeSessions final : public v1::Sessions::Service {
   }
   // Each Open takes so long from now on.
   void set_opening_time(std::chrono::milliseconds time) { opening_time_ = time; }
+  // A session that is open from the start.
+  void put(const std::string& name, v1::Durability durability) {
+    std::lock_guard lock(mutex_);
+    sessions_[name].set_name(name);
+    sessions_[name].set_durability(durability);
+  }
   // A session that serves a request is not closed.
   void set_busy(const std::string& name, bool busy) {
     std::lock_guard lock(mutex_);
@@ -232,7 +238,12 @@ class FakeSessions final : public v1::Sessions::Service {
     hear(context);
     std::this_thread::sleep_for(opening_time_.load());
     std::lock_guard lock(mutex_);
-    return add(request->name(), request->has_ttl_seconds() ? request->ttl_seconds() : 600, session);
+    const grpc::Status status =
+        add(request->name(), request->has_ttl_seconds() ? request->ttl_seconds() : 600, session);
+    if (!status.ok()) return status;
+    session->set_model(request->model());
+    sessions_.at(session->name()) = *session;
+    return status;
   }
   grpc::Status Get(grpc::ServerContext*, const v1::GetSessionRequest* request,
                    v1::Session* session) override {
@@ -352,17 +363,17 @@ class FakeControl final : public v1::Control::Service {
   void set_operator(bool is_one) { operator_ = is_one; }  // whether the caller is one
   void set_state(v1::ServerState state) { state_ = state; }
 
-  // Before any call.
+  // Before any call. The model "chatty" has one in any case.
   void set_chat_template(bool usable, const std::string& problem = "") {
     has_chat_template_ = usable;
     chat_template_problem_ = problem;
   }
 
-  grpc::Status GetModelInfo(grpc::ServerContext* context, const v1::GetModelInfoRequest*,
+  grpc::Status GetModelInfo(grpc::ServerContext* context, const v1::GetModelInfoRequest* request,
                             v1::ModelInfo* info) override {
     if (state_ == v1::SERVER_STATE_LOADING) return loading(context);
     info->set_name("fake-8m");
-    info->set_has_chat_template(has_chat_template_);
+    info->set_has_chat_template(has_chat_template_ || request->model() == "chatty");
     info->set_chat_template_problem(chat_template_problem_);
     info->set_family("xlstm");
     info->set_parameters(8'000'000);

@@ -194,13 +194,16 @@ TEST(LoadgenRunTest, ALaterTurnCountsWhereTheGeneratorIsTooLateToSendIt) {
   std::promise<void> over, gone;
   Pacer pacer(watch);
   pacer.at(0, [&over] { over.get_future().wait(); });
+  const RunOptions run;
   UserContext context{.workload = workload,
                       .watch = watch,
                       .pacer = pacer,
-                      .on_end = [&gone](User* user, Worker& its, ConversationEnd) {
-                        its.release(user);
-                        gone.set_value();
-                      }};
+                      .on_end =
+                          [&gone](User* user, Worker& its, ConversationEnd) {
+                            its.release(user);
+                            gone.set_value();
+                          },
+                      .options = run};
   worker.adopt(std::make_unique<User>(context, worker))->begin(workload.conversation(0), 0);
   const auto answered = [&worker] {
     const Progress progress = worker.recorder().progress();

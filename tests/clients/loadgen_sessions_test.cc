@@ -1,9 +1,13 @@
 // Conversations of the load generator: forks, and turns that share a session.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <map>
+#include <mutex>
 #include <thread>
+#include <vector>
 
 #include "tests/clients/loadgen_run.h"
 
@@ -93,6 +97,71 @@ TEST(LoadgenSessionsTest, ASessionThatIsBeingOpenedAtTheEndIsClosed) {
   run_once(options);
   EXPECT_THAT(server.sessions.sessions(), IsEmpty());
   EXPECT_EQ(server.sessions.opened(), 3);
+}
+
+// Fails each turn's first attempts in one way after the other.
+class FailingAnswers {
+ public:
+  grpc::Status operator()(const v1::GenerateRequest& request, GenerateWriter* writer) {
+    static const std::vector<grpc::Status> kFailures = {
+        {grpc::StatusCode::UNAVAILABLE, "it drains"},
+        {grpc::StatusCode::ALREADY_EXISTS, "an attempt still runs"},
+        {grpc::StatusCode::ABORTED, "another server has it"},
+        {grpc::StatusCode::INTERNAL, "Received RST_STREAM with error code 2"}};
+    size_t attempt;
+    {
+      std::lock_guard lock(mutex_);
+      attempt = attempts_[request.request_id()]++;
+    }
+    writer->Write(testing::prompt_message(request));
+    writer->Write(testing::chunk_message("", 0));
+    if (attempt < kFailures.size()) return kFailures[attempt];
+    for (int t = 1; t < request.stop().max_tokens(); ++t) {
+      writer->Write(testing::chunk_message("", 0));
+    }
+    writer->Write(testing::final_message(1));
+    return grpc::Status::OK;
+  }
+  std::map<std::string, size_t> attempts() const {
+    std::lock_guard lock(mutex_);
+    return attempts_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, size_t> attempts_;  // by request id
+};
+
+TEST(LoadgenSessionsTest, TurnsOfDurableSessionsAreRepeatedWithTheirIds) {
+  FailingAnswers answers;
+  std::mutex mutex;
+  std::map<std::string, std::vector<Answered>> answered;
+  FakeServer server;
+  server.inference.set_on_generate(ask(answers));
+  Options options = options_for(server, 0, 1.5);
+  options.streams = 2;
+  options.workload.turns = 2;
+  options.run.durability = v1::DURABILITY_REMOTE;
+  options.run.leave_open = true;
+  options.run.on_answer = [&](const Answered& one) {
+    std::lock_guard lock(mutex);
+    answered[fmt::format("{}.{}", one.session, one.turn)].push_back(one);
+  };
+  const Trial trial = run_test(options).trials[0];
+  EXPECT_THAT(error_count(trial), 0u);
+  EXPECT_GE(trial.result.records.repeated, 4u * 2);
+  ASSERT_GE(answered.size(), 4u);
+  for (const auto& [id, times] : answered) {
+    EXPECT_EQ(answers.attempts().at(id), 5u);
+    ASSERT_EQ(times.size(), 1u);
+    // Of the last attempt alone.
+    EXPECT_EQ(times[0].ids[0].size(), 5u);
+  }
+  for (const auto& [name, session] : server.sessions.sessions()) {
+    EXPECT_EQ(session.ttl_seconds(), 600);  // the server's
+  }
+  EXPECT_THAT(server.sessions.said_to_proxies(), ::testing::StartsWith("loadgen-"));
+  EXPECT_FALSE(server.sessions.sessions().empty());
 }
 
 }  // namespace recurve::loadgen::loadgen_sessions_test

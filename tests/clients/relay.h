@@ -7,6 +7,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -14,8 +16,8 @@
 
 namespace recurve::testing {
 
-// Stands between one client and a server of this machine, and can hold up what they say or pull the
-// plug.
+// Stands between one client and a server of this machine, and can hold up what they say, drop the
+// connection or pull the plug.
 class Relay {
  public:
   explicit Relay(int server_port) : server_port_(server_port) {
@@ -37,7 +39,15 @@ class Relay {
 
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
   void hold() { held_ = true; }  // keeps the connection, and passes nothing on any more
-  void cut() { cut_ = true; }    // drops the connection, and takes no other
+  // Passes on this many more bytes of the server's, or a piece more, and then nothing.
+  void hold_after(int64_t bytes) { answer_bytes_ = bytes; }
+  void cut() { cut_ = true; }  // drops the connection, and takes no other
+  // Drops the connection with all that was held up, and takes the next one.
+  void drop() {
+    dropped_ = true;
+    held_ = false;
+    answer_bytes_ = kUnbounded;
+  }
 
  private:
   static sockaddr_in local(int port) {
@@ -54,30 +64,40 @@ class Relay {
   }
 
   void run() {
-    while (!cut_ && !wait_for(listener_)) continue;
-    const int client = cut_ ? -1 : accept(listener_, nullptr, nullptr);
+    do {
+      dropped_ = false;
+      while (!cut_ && !wait_for(listener_)) continue;
+      if (!cut_) serve(accept(listener_, nullptr, nullptr));
+    } while (dropped_ && !cut_);
     close(listener_);
+  }
+
+  void serve(int client) {
     const int server = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     const sockaddr_in address = local(server_port_);
     bool up = client >= 0 &&
               connect(server, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
-    while (up && !cut_) {
+    while (up && !cut_ && !dropped_) {
       for (const auto& [from, to] : {std::pair(client, server), std::pair(server, client)}) {
         if (held_) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-        if (held_ || !wait_for(from)) continue;
+        if (held_ || dropped_ || !wait_for(from)) continue;
         char piece[4096];
         const ssize_t size = read(from, piece, sizeof piece);
         up = up && size > 0 && send(to, piece, static_cast<size_t>(size), MSG_NOSIGNAL) == size;
+        if (from == server && (answer_bytes_ -= size) <= 0) hold();
       }
     }
     if (client >= 0) close(client);
     close(server);
   }
 
+  static constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
+
   int server_port_;
   int listener_ = -1;
   int port_ = 0;
-  std::atomic<bool> held_ = false, cut_ = false;
+  std::atomic<int64_t> answer_bytes_ = kUnbounded;
+  std::atomic<bool> held_ = false, cut_ = false, dropped_ = false;
   std::thread thread_;
 };
 

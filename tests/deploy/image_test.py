@@ -102,7 +102,7 @@ def test_what_it_is_made_of(containers, built, tmp_path):
     packages = {package.name: package.version for package in document.packages}
     installed = run("dpkg-query", "-W", "-f", "${Version}", "libssl3")
     assert packages["libssl3"] == installed
-    assert packages["libjs-marked"] == run("dpkg-query", "-W", "-f", "${Version}", "libjs-marked")
+    assert packages["marked"] == run("dpkg-query", "-W", "-f", "${Version}", "libjs-marked")
 
 
 def test_it_answers_is_well_and_stops_within_its_grace(running, containers):

@@ -105,27 +105,44 @@ def test_each_alert_has_its_page():
         assert rule["annotations"]["runbook_url"] == f"deploy/README.md#{rule['alert'].lower()}"
 
 
-def test_the_composition(tree):
-    compose = [pathlib.Path(sys.executable).parent / "podman-compose", "-f", DEPLOY / "compose.yaml"]
-    refused = subprocess.run([*compose, "config"], text=True, capture_output=True,
-                             env={**os.environ, "MODEL": ""})
-    assert refused.returncode != 0 and "the folder of a checkpoint" in refused.stderr
-    composed = yaml.safe_load(run(*compose, "config", env={**os.environ, "MODEL": "/models/one"}))
-    assert "/models/one:/model:ro" in composed["services"]["recurve-0"]["volumes"]
+def compose(files, **environment):
+    """The exit code, and the composition of these files or what was wrong."""
+    done = subprocess.run(
+        [pathlib.Path(sys.executable).parent / "podman-compose", *sum((["-f", DEPLOY / one] for one in files), []), "config"],
+        text=True, capture_output=True, env={**os.environ, **environment})
+    return done.returncode, yaml.safe_load(done.stdout) if done.returncode == 0 else done.stderr
+
+
+STORE = {"STATE_STORE": "s3://bucket/prefix", "STATE_ENDPOINT": "https://store"}
+
+
+@pytest.mark.parametrize("files, variables, count", [
+    (["compose.yaml"], {}, 2), (["compose.yaml", "compose.store.yaml"], STORE, 3)])
+def test_the_composition(tree, files, variables, count):
+    code, refused = compose(files, MODEL="", **variables)
+    assert code != 0 and "the folder of a checkpoint" in refused
+    code, composed = compose(files, MODEL="/models/one", **variables)
+    assert code == 0, composed
+    services = composed["services"]
+    mounted = dict(volume.removesuffix(":ro").split(":") for one in services.values() for volume in one["volumes"])
+    config = {target: DEPLOY / source for source, target in mounted.items() if source.startswith("./")}
     help_text = run(tree / "bin/recurve-server", "--help")
-    envoy = yaml.safe_load((DEPLOY / "envoy/envoy.yaml").read_text())
-    scraped = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
-    upstream = {lb["endpoint"]["address"]["socket_address"]["address"]
-                for cluster in envoy["static_resources"]["clusters"]
-                for lb in cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]}
-    targets = {target.split(":")[0] for target in
-               scraped["scrape_configs"][0]["static_configs"][0]["targets"]}
-    replicas = {name for name, one in composed["services"].items() if "environment" in one and
+    envoy = yaml.safe_load(config["/etc/envoy/envoy.yaml"].read_text())
+    scraped = yaml.safe_load(config["/etc/prometheus/prometheus.yml"].read_text())
+    lists = [pathlib.Path("/etc/prometheus", file) for one in scraped["scrape_configs"][0]["file_sd_configs"] for file in one["files"]]
+    targets = {target.split(":")[0] for one in lists for group in yaml.safe_load(config[str(one)].read_text())
+               for target in group["targets"]}
+    upstreams = [{lb["endpoint"]["address"]["socket_address"]["address"]
+                  for lb in cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]}
+                 for cluster in envoy["static_resources"]["clusters"]]
+    replicas = {name for name, one in services.items() if "environment" in one and
                 "RECURVE_SERVER_DRAIN_SECONDS" in one["environment"]}
-    assert replicas == upstream == targets
-    for name, one in composed["services"].items():
+    assert len(replicas) == count and replicas == targets
+    assert upstreams == [replicas] * 4
+    for name, one in services.items():
         if name in replicas:
-            assert [key for key in one["environment"] if f"Env:{key}" not in help_text] == []
+            assert "/models/one:/model:ro" in one["volumes"]
+            assert [key for key in one["environment"] if not key.startswith("AWS_") and f"Env:{key}" not in help_text] == []
             image = dict(re.findall(r"(RECURVE_SERVER_(?:LISTEN|HTTP|METRICS))=(\S+)",
                                     (DEPLOY / "Containerfile").read_text()))
             assert len(image) == 3
@@ -138,20 +155,39 @@ def test_the_composition(tree):
                 assert (DEPLOY / source).is_file(), source
             elif not source.startswith("/"):
                 assert source in composed["volumes"]
+    said = subprocess.run([ENVOY, "--mode", "validate", "-c", config["/etc/envoy/envoy.yaml"]], capture_output=True, text=True)
+    assert said.returncode == 0 and "deprecated" not in said.stderr, said.stderr
+
+
+def test_a_composition_with_a_store_needs_its_address():
+    for name, sentence in (("STATE_STORE", "s3://BUCKET/PREFIX"), ("STATE_ENDPOINT", "the URL of the object store")):
+        code, refused = compose(["compose.yaml", "compose.store.yaml"], MODEL="/models/one", **(STORE | {name: ""}))
+        assert code != 0 and sentence in refused, refused
+
+
+def test_the_configuration_for_shared_sessions():
+    printed = configured("--replicas", "recurve-0", "recurve-1", "recurve-2", "--shared-sessions")
+    written = (DEPLOY / "envoy/shared.yaml").read_text()
+    assert written.partition("\n")[2] == printed
+    shared, alone = (yaml.safe_load(text)["static_resources"]["clusters"] for text in (
+        written, (DEPLOY / "envoy/envoy.yaml").read_text()))
+    assert [bool(cluster.get("health_checks")) for cluster in shared] == [True] * 4
+    # A session that only one server has is not sent to another one.
+    assert [bool(cluster.get("health_checks")) for cluster in alone] == [True, False, True, False]
+
+
+def configured(*flags):
+    return run(sys.executable, DEPLOY / "envoy/configure.py", *flags)
 
 
 class Envoy:
-    """Envoy with the configuration, its replicas' addresses put in, in front of them."""
+    """Envoy in front of these replicas, with these flags of configure.py."""
 
-    def __init__(self, config, replicas, folder, client=(), serves=True):
+    def __init__(self, replicas, folder, *flags, client=(), serves=True):
         self.port, self.admin = free_port(), free_port()
-        for number, one in enumerate(replicas):
-            for theirs, ours in ((50051, one.grpc), (8000, one.http)):
-                config = config.replace(f"address: recurve-{number}, port_value: {theirs}",
-                                        f"address: 127.0.0.1, port_value: {ours}")
-        config = config.replace("port_value: 8080", f"port_value: {self.port}").replace(
-            "port_value: 9901", f"port_value: {self.admin}").replace("0.0.0.0", "127.0.0.1")
-        (folder / "envoy.yaml").write_text(config)
+        (folder / "envoy.yaml").write_text(configured(
+            *flags, "--listen", f"127.0.0.1:{self.port}", "--admin", f"127.0.0.1:{self.admin}", "--replicas",
+            *(f"127.0.0.1:{one.grpc}:{one.http}" for one in replicas)))
         with open(folder / "log", "w") as log:
             self.process = subprocess.Popen(
                 [ENVOY, "-c", folder / "envoy.yaml", "--use-dynamic-base-id", "--concurrency", "1",
@@ -169,9 +205,8 @@ class Envoy:
 @pytest.fixture
 def front(tmp_path):
     """Two replicas and Envoy, as composed, in front of them: (replicas, Envoy's port)."""
-    run(ENVOY, "--mode", "validate", "-c", DEPLOY / "envoy/envoy.yaml")
     replicas = [Replica("recurve-0"), Replica("recurve-1")]
-    envoy = Envoy((DEPLOY / "envoy/envoy.yaml").read_text(), replicas, tmp_path)
+    envoy = Envoy(replicas, tmp_path)
     yield replicas, envoy.port
     envoy.stop()
     for one in replicas:
@@ -251,9 +286,8 @@ def test_tls_ends_at_envoy_and_is_spoken_to_the_servers(tmp_path, tmp_path_facto
     certificate, other = authority.sign(), authority.sign()
     client = ["--tls-ca", authority.ca]
     replicas = [Replica(f"recurve-{number}", *certificate.flags, client=client) for number in (0, 1)]
-    config = run(sys.executable, DEPLOY / "envoy/with_tls.py", "--cert", other.cert, "--key",
-                 other.key, "--servers-ca", authority.ca, "--servers-name", "localhost")
-    envoy = Envoy(config, replicas, tmp_path, client=client)
+    towards_clients = ["--cert", other.cert, "--key", other.key, "--servers-name", "localhost"]
+    envoy = Envoy(replicas, tmp_path, *towards_clients, "--servers-ca", authority.ca, client=client)
     run(BIN / "recurve", *client, "--server", f"127.0.0.1:{envoy.port}", "generate", "--prompt",
         "Once", "--max-tokens", "2")
     answer = json.loads(run("curl", "-sS", "--fail", "--cacert", authority.ca,
@@ -263,9 +297,7 @@ def test_tls_ends_at_envoy_and_is_spoken_to_the_servers(tmp_path, tmp_path_facto
     # A server that somebody else has signed for is not spoken with.
     stranger = Authority(tmp_path_factory.mktemp("stranger"))
     envoy.stop()
-    distrustful = run(sys.executable, DEPLOY / "envoy/with_tls.py", "--cert", other.cert, "--key",
-                      other.key, "--servers-ca", stranger.ca, "--servers-name", "localhost")
-    envoy = Envoy(distrustful, replicas, tmp_path, serves=False)
+    envoy = Envoy(replicas, tmp_path, *towards_clients, "--servers-ca", stranger.ca, serves=False)
     said = run("curl", "-sS", "--cacert", authority.ca, "-w", "%{http_code}",
                f"https://127.0.0.1:{envoy.port}/v1/models")
     assert said.endswith("503")

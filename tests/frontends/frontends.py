@@ -154,8 +154,9 @@ class KserveFrontend:
     NAMES = {"include_stop": "include_stop_str_in_output", "json_schema": "guided_json"}
     WANTED = ("finish_reason", "logprobs", "num_input_tokens", "num_output_tokens", "output_ids")
 
-    def __init__(self, address, stream):
+    def __init__(self, address, stream, positions):
         self.name = "KServe, streamed" if stream else "KServe"
+        self._positions = positions  # by the name of an initial state, whose tokens are not counted as input
         self._client = triton.InferenceServerClient(address)
         self._results = queue.Queue()
         self._stream = stream
@@ -188,7 +189,7 @@ class KserveFrontend:
             status = error.status()
             # In a stream there is only a message.
             return Refusal(status.removeprefix("StatusCode.") if status else "", error.message())
-        return self._answer(results, position=0)
+        return self._answer(results, position=self._positions.get(sampling.get("initial_state"), 0))
 
     def _streamed(self, asked):
         self._client.async_stream_infer(MODEL, **asked)
@@ -209,7 +210,7 @@ class KserveFrontend:
         return Answer(
             texts=tuple("".join(r.as_numpy("text_output")[c].decode() for r in results) for c in choices),
             reasons=tuple(results[-1].as_numpy("finish_reason")[c].decode() for c in choices),
-            prompt_tokens=int(results[-1].as_numpy("num_input_tokens")[0]),
+            prompt_tokens=position + int(results[-1].as_numpy("num_input_tokens")[0]),
             generated_tokens=sum(int(n) for r in results for n in r.as_numpy("num_output_tokens")),
             logprobs=tuple(map(tuple, logprobs)) if any(logprobs) else (),
         )
@@ -231,10 +232,12 @@ def _chosen(logprobs):
 
 
 def every_frontend(address, http_address):
+    own = OwnFrontend(address)
+    positions = {state.name: state.position for state in own.client.model_info().initial_states}
     return [
-        OwnFrontend(address),
+        own,
         HttpFrontend(http_address, stream=False),
         HttpFrontend(http_address, stream=True),
-        KserveFrontend(address, stream=False),
-        KserveFrontend(address, stream=True),
+        KserveFrontend(address, False, positions),
+        KserveFrontend(address, True, positions),
     ]

@@ -5,7 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <fstream>
+#include <future>
 #include <memory>
 #include <optional>
 #include <set>
@@ -29,7 +31,11 @@ class SharedSessionsTest : public ::testing::Test {
  protected:
   SharedSessionsTest() {
     core_.serve(*served_, std::make_shared<FakeTokenizer>(),
-                {.model_name = "null", .vocab_rows = FakeTokenizer::kSize, .slots = 1});
+                {.model_name = "null",
+                 .vocab_rows = FakeTokenizer::kSize,
+                 .slots = 1,
+                 .adapters = {std::make_shared<const BoundAdapter>(
+                     BoundAdapter{.id = {.name = "story", .digest = "d"}})}});
     engine_thread_ = std::thread([this] { engine_.run(); });
     shared_.emplace(store_, nullptr, /*is_checked=*/true, 1 << 20, "server", core_);
     const Tenant many = tenant_named("many"), one = tenant_named("one");
@@ -48,6 +54,16 @@ class SharedSessionsTest : public ::testing::Test {
                           .name = name,
                           .durability = Durability::kRemote,
                           .done = [](const SessionResult&) {}});
+  }
+
+  SessionResult result_of(SessionCommand command) {
+    std::promise<SessionResult> promised;
+    command.caller = one_;
+    command.done = [&](SessionResult result) { promised.set_value(std::move(result)); };
+    if (Refused refused = shared_->post(std::move(command))) {
+      return {.reason = refused->reason, .message = refused->message};
+    }
+    return promised.get_future().get();
   }
 
   // None, on a server that has tenants.
@@ -106,6 +122,35 @@ TEST_F(SharedSessionsTest, ATenantWithManyWorksLeavesRoomAndTurnsToAnother) {
     before.insert(key);
   }
   EXPECT_LT(before.size(), size_t{kMostOfAll / 8});
+}
+
+// By each of the ways in which one could come to the store.
+TEST_F(SharedSessionsTest, ASessionWithAnAdapterIsRefusedByName) {
+  using Kind = SessionCommand::Kind;
+  const BindingNames story{.adapter = "story"};
+  const auto sentence = HasSubstr("durability remote has no adapter, and this one would have");
+  EXPECT_THAT(
+      result_of(
+          {.kind = Kind::kOpen, .name = "a", .durability = Durability::kRemote, .chosen = story})
+          .message,
+      sentence);
+  const SessionResult opened = result_of({.kind = Kind::kOpen, .name = "a", .chosen = story});
+  ASSERT_EQ(opened.reason, EndReason::kDone) << opened.message;
+  EXPECT_EQ(opened.sessions.front().binding.adapter, "story");
+  EXPECT_THAT(
+      result_of({.kind = Kind::kFork, .name = "a", .other = "b", .durability = Durability::kRemote})
+          .message,
+      sentence);
+  const auto computed = std::make_shared<ReadyState>();
+  computed->adapter = {.name = "story", .digest = "d"};
+  EXPECT_THAT(result_of({.kind = Kind::kImport,
+                         .name = "c",
+                         .durability = Durability::kRemote,
+                         .state = computed})
+                  .message,
+              sentence);
+  EXPECT_EQ(shared_->move_to_store(Clock::now() + std::chrono::minutes(1)).failed, 1);
+  EXPECT_EQ(result_of({.kind = Kind::kGet, .name = "a"}).reason, EndReason::kDone) << "it stays";
 }
 
 }  // namespace recurve::testing::shared_sessions_test

@@ -47,6 +47,11 @@ ANSWERED = {
     "logprobs of two answers": {**SEEDED, "logprobs": 2, "n": 2},
     "no BOS": {**GREEDY, "add_special_tokens": False},
     "priority": {**GREEDY, "priority": 3},
+    "an initial state": {**GREEDY, "initial_state": "tale"},
+    "an initial state, several answers": {**SEEDED, "initial_state": "tale", "n": 2},
+    "an adapter": {**GREEDY, "adapter": "story"},
+    "an adapter, several answers": {**SEEDED, "adapter": "law", "n": 2},
+    "an adapter and an initial state": {**GREEDY, "adapter": "law", "initial_state": "tale"},
     "ids": {**GREEDY, "prompt": [5, 400, 401, 17]},
     "one id": {**GREEDY, "prompt": [5]},
     "a schema": CONSTRAINED,
@@ -57,6 +62,8 @@ ANSWERED = {
 # Refused requests, and their code.
 INVALID = "INVALID_ARGUMENT"
 REFUSED = {
+    "unknown initial state": ({"initial_state": "tail"}, "NOT_FOUND"),
+    "unknown adapter": ({"adapter": "lore"}, "NOT_FOUND"),
     "negative temperature": ({"temperature": -1}, INVALID),
     "too hot": ({"temperature": 1001}, INVALID),
     "top_p over 1": ({"top_p": 1.5}, INVALID),

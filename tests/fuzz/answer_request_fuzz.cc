@@ -85,7 +85,8 @@ void read_embeddings(std::string_view body) {
   EmbedRequest asked;
   bool base64 = false;
   const Refused refused = guarded("input", [&] {
-    return read_embed_request(std::string(body), core().limits(nullptr), core(), &asked, &base64);
+    return read_embed_request(std::string(body), core().limits(nullptr), core(), kAnyone, &asked,
+                              &base64);
   });
   if (refused) return check_refusal(*refused);
   CHECK(asked.inputs.size() <= kMaxEmbedInputs);
@@ -97,12 +98,13 @@ void read_embeddings(std::string_view body) {
   CHECK(dimensions >= 1 && dimensions <= model.text.width);
 }
 
-using Work = Refused (*)(std::string, const ServerCore&, const WorkLimits&, std::string*);
+using Work = Refused (*)(HttpRequest&, const ServerCore&, const WorkLimits&, std::string*);
 
 void run(Work work, std::string_view body) {
+  HttpRequest request{.body = std::string(body)};
   std::string object;
-  const Refused refused = guarded(
-      "text", [&] { return work(std::string(body), core(), core().limits(nullptr), &object); });
+  const Refused refused =
+      guarded("text", [&] { return work(request, core(), core().limits(nullptr), &object); });
   if (refused) return check_refusal(*refused);
   CHECK(nlohmann::json::parse(object).is_object());
 }

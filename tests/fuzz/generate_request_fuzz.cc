@@ -1,5 +1,5 @@
-// Any bytes as a GenerateRequest and as an EmbedRequest: refused with INVALID_ARGUMENT and a
-// sentence, or turned into a request that keeps its promises to the engine.
+// Any bytes as a GenerateRequest and as an EmbedRequest: refused with a sentence, or turned into a
+// request that keeps its promises to the engine.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -17,6 +17,16 @@
 namespace recurve {
 namespace {
 
+BoundAdapterPtr adapter(const BoundId& id) {
+  return std::make_shared<BoundAdapter>(BoundAdapter{.id = id});
+}
+
+InitialStatePtr initial_state(const BoundId& id, const BoundId& adapter) {
+  auto state = std::make_shared<ReadyState>();
+  state->adapter = adapter;
+  return std::make_shared<InitialState>(InitialState{.id = id, .position = 1, .state = state});
+}
+
 const ModelText& rules() {
   static const ModelText made = {
       .tokenizer = std::make_shared<FakeTokenizer>(),
@@ -27,6 +37,8 @@ const ModelText& rules() {
       .max_prompt_tokens = 1000,
       .max_generated_tokens = 1000,
       .max_choices = 8,
+      .initial_states = {initial_state({"story", "0"}, {"style", "1"})},
+      .adapters = {adapter({"style", "1"}), adapter({"terse", "2"})},
       .width = 4};
   return made;
 }
@@ -41,10 +53,15 @@ void check_promises(const ParsedRequest& parsed) {
   CHECK(!check(request.sampling, rules().vocab).has_value());
   CHECK(request.sampling.max_tokens <= 1000);
   CHECK(parsed.stop_strings.size() <= 16);
+  const auto& [initial_state, adapter] = request.binding;
+  CHECK(initial_state == nullptr || !request.session.empty() ||
+        (adapter != nullptr && adapter->id == initial_state->state->adapter));
 }
 
 void check_refusal(const Refusal& refusal) {
-  CHECK(refusal.reason == EndReason::kInvalid);
+  const bool is_name = refusal.field == "adapter" || refusal.field == "initial_state";
+  CHECK(refusal.reason == EndReason::kInvalid ||
+        (refusal.reason == EndReason::kNotFound && is_name));
   CHECK(!refusal.message.empty());
 }
 

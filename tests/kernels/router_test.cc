@@ -205,5 +205,6 @@ TEST_P(RouterTest, NeighboursDoNotChangeARow) {
 }
 
 RECURVE_ON_EACH_DEVICE(RouterTest);
+RECURVE_ON_CUDA(RouterTest);
 
 }  // namespace recurve::testing::router_test

@@ -5,8 +5,10 @@
 #include <thread>
 
 #include "kernels/dry_run_backend.h"
+#include "tests/support/adapter_writer.h"
 #include "tests/support/counted_memory.h"
 #include "tests/support/engine/model_runner.h"
+#include "tests/support/temp_dir.h"
 
 namespace recurve::testing::scratch_test {
 
@@ -19,6 +21,7 @@ struct ScratchCase {
   WeightFormats weights;
   std::string name;
   ActivationType narrowest = ActivationType::kF32;
+  bool adapters = false;  // all rows have one
 };
 
 std::vector<ScratchCase> cases() {
@@ -27,6 +30,7 @@ std::vector<ScratchCase> cases() {
     std::string name = model.directory;
     std::ranges::replace(name, '/', '_');
     all.push_back({model, model.weights, name});
+    all.push_back({model, model.weights, name + "_adapters", ActivationType::kF32, true});
     for (const char* format : {"int8", "int4"}) {
       all.push_back({model, WeightFormats::named(format), name + "_" + format});
     }
@@ -45,9 +49,17 @@ int64_t allocated_by_steps(const ScratchCase& c) {
                        false, c.narrowest);
     std::vector<StateSlot> slots;
     std::vector<ModelRunner::Part> singles;
+    AdapterPtr adapter;
+    if (c.adapters && !runner.targets().tensors().empty()) {
+      const TempDir folder;
+      AdapterWriter::of_all(runner.targets(), 3, 1, false).write(folder.path());
+      adapter = runner.load_adapter(folder.path());
+      runner.plan_adapters();
+    }
     for (int i = 0; i < kSequences; ++i) slots.push_back(*runner.pool().acquire());
-    for (const StateSlot& slot : slots) singles.push_back({&slot, {1}});
-    const std::vector<ModelRunner::Part> prompt = {{slots.data(), std::vector<int32_t>(kRows, 1)}};
+    for (const StateSlot& slot : slots) singles.push_back({&slot, {1}, adapter});
+    const std::vector<ModelRunner::Part> prompt = {
+        {slots.data(), std::vector<int32_t>(kRows, 1), adapter}};
     const int64_t before = live_bytes;
     runner.forward(prompt);
     runner.forward(singles);
@@ -59,8 +71,12 @@ int64_t allocated_by_steps(const ScratchCase& c) {
 int64_t counted_in_a_dry_run(const ScratchCase& c) {
   const auto real = make_backend("cpu", kThreads, c.narrowest);
   DryRunBackend dry_run(*real);
-  const auto model = ModelRunner::load(golden_dir() / c.model.directory, c.weights, dry_run, 0);
+  std::shared_ptr<const AdapterTargets> targets;
+  const auto model = ModelRunner::load(golden_dir() / c.model.directory, c.weights, dry_run, 0,
+                                       DType::kF32, false, &targets);
   const auto stream = dry_run.make_stream();
+  AdapterRows adapters(*targets, dry_run, kRows);
+  if (c.adapters) stream->set_adapters(adapters.largest(kRows));
   const StatePool pool(dry_run, model->state_layout(), kSequences, *stream, nullptr,
                        {.pages = 64, .most_tokens = kAttentionPart});
   Arena arena(dry_run, model->arena_bytes({.rows = kRows, .logits = kRows}));

@@ -321,6 +321,28 @@ def test_a_key_lives_as_long_as_the_tab(keyed, visit, role):
     expect(page.locator("#tree .session")).to_have_count(0)
 
 
+def test_an_answer_for_another_key_is_not_shown(keyed, visit):
+    server, keys = keyed
+    page = visit(server.url, expect_errors=True)
+    page.locator("#key").fill(keys["observer"])
+    page.locator("#key").press("Enter")
+    expect(page.locator("#model")).to_have_text("xlstm-books")
+    set_sampling(page, max_tokens=5)
+    send(page, "Hello")
+    expect(page.locator("#tree .session")).not_to_have_count(0)
+    answered = []
+    page.route("**/v1/load", lambda route: answered.append((route, route.fetch())))
+    with page.expect_request("**/v1/load"):
+        pass
+    while not answered:
+        page.evaluate("1")
+    page.get_by_role("button", name="Forget key").click()
+    route, answer = answered[0]
+    route.fulfill(response=answer)
+    expect(page.get_by_label("This server needs a key.")).to_be_visible()
+    expect(page.locator("#tree .session")).to_have_count(0)
+
+
 def test_a_phone_has_a_drawer(server, visit):
     page = visit(server.url, viewport={"width": 390, "height": 844}, has_touch=True)
     drawer = page.get_by_role("button", name="Sessions and settings")

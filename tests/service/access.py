@@ -47,6 +47,8 @@ WHO = {
     "/recurve.v1.Control/GetServerInfo": "user",
     "/recurve.v1.Control/GetLoad": "observer",
     "/recurve.v1.Control/Drain": "admin",
+    "/recurve.v1.Control/LoadModel": "admin",
+    "/recurve.v1.Control/UnloadModel": "admin",
     "/inference.GRPCInferenceService/ServerLive": "none",
     "/inference.GRPCInferenceService/ServerReady": "none",
     "/inference.GRPCInferenceService/ModelReady": "none",
@@ -111,7 +113,11 @@ def server(tmp_path_factory, keys):
     server = Server(tmp_path_factory.mktemp("server"), "--keys", keys["file"])
     yield server
     server.stop()
-    # The log has no secret and no hash.
+    check_log(server, keys)
+
+
+def check_log(server, keys):
+    """It has no secret and no hash."""
     log = server.log.read_text()
     for name, key in keys.items():
         if name not in ("none", "file"):

@@ -12,6 +12,7 @@
 
 #include "tests/support/amount.h"
 #include "tests/support/generate_outcome.h"
+#include "tests/support/served_calls.h"
 #include "tests/support/server_process.h"
 #include "tests/support/temp_dir.h"
 
@@ -61,17 +62,6 @@ Said ask(Client& client, const v1::GenerateRequest& request) {
   return said;
 }
 
-// The code of the error that the call throws; OK: none.
-template <typename Call>
-std::pair<StatusCode, std::string> error_of(Call&& call) {
-  try {
-    call();
-  } catch (const ClientError& error) {
-    return {error.code(), error.what()};
-  }
-  return {};
-}
-
 TEST(DurableSessions, ContinueUnchangedAfterAKill) {
   const TempDir dir, other;
   Said first, second;
@@ -104,7 +94,7 @@ TEST(DurableSessions, ContinueUnchangedAfterAKill) {
   EXPECT_TRUE(found.has_pending_token());
   EXPECT_EQ(found.commit().owner_epoch(), 1u) << "the epoch that wrote it, not the current one";
   EXPECT_EQ(client.load().sessions().disk(), 1);
-  EXPECT_EQ(error_of([&] { client.get_session("gone"); }).first, StatusCode::NOT_FOUND);
+  EXPECT_EQ(failure_of([&] { client.get_session("gone"); }).first, StatusCode::NOT_FOUND);
   const Said after = ask(client, turn("s", "", 30));
   EXPECT_EQ(after.ids, second.ids);
   EXPECT_EQ(after.last.commit().owner_epoch(), 2u);
@@ -138,7 +128,7 @@ TEST(DurableSessions, ARepeatedRequestIsAnsweredOnce) {
   EXPECT_EQ(again.last.usage().session_position(), once.last.usage().session_position());
   EXPECT_EQ(client.get_session("s").epoch(), 1u);
   request.mutable_stop()->set_max_tokens(41);
-  EXPECT_EQ(error_of([&] { ask(client, request); }).first, StatusCode::ALREADY_EXISTS);
+  EXPECT_EQ(failure_of([&] { ask(client, request); }).first, StatusCode::ALREADY_EXISTS);
 }
 
 TEST(DurableSessions, MarksForksAndClosingSurviveToo) {
@@ -222,7 +212,7 @@ TEST(DurableSessions, AnInterruptedRequestHasNoEffect) {
   CallOptions options;
   Canceller canceller;
   options.canceller = &canceller;
-  const auto error = error_of([&] {
+  const auto error = failure_of([&] {
     client.generate(
         endless,
         [&](const v1::GenerateResponse& response) {
@@ -250,7 +240,7 @@ TEST(DurableSessions, ARequestMaySetMoreOrLessDurabilityThanItsSession) {
   EXPECT_EQ(ask(client, request).last.commit().number(), 3u);
   for (const char* name : {"plain", ""}) {
     request.set_session(name);
-    const auto [code, sentence] = error_of([&] { ask(client, request); });
+    const auto [code, sentence] = failure_of([&] { ask(client, request); });
     EXPECT_EQ(code, StatusCode::INVALID_ARGUMENT);
     EXPECT_THAT(sentence, HasSubstr("dura"));
   }
@@ -264,7 +254,7 @@ TEST(DurableSessions, AnUnexpectedEpochIsRefused) {
   v1::GenerateRequest request = turn("s", "Once", 2);
   request.set_expected_epoch(0);
   ask(client, request);
-  const auto [code, sentence] = error_of([&] { ask(client, request); });
+  const auto [code, sentence] = failure_of([&] { ask(client, request); });
   EXPECT_EQ(code, StatusCode::ABORTED);
   EXPECT_THAT(sentence, HasSubstr("epoch 1"));
 }
@@ -299,7 +289,7 @@ TEST(DurableSessions, UnsupportedDurabilityIsRefusedByName) {
   auto server = server_in(dir, {"--state-disk", "1MB"});
   Client client(server->address());
   open(client, "one", v1::DURABILITY_LOCAL);
-  const auto [code, sentence] = error_of([&] { open(client, "two", v1::DURABILITY_LOCAL); });
+  const auto [code, sentence] = failure_of([&] { open(client, "two", v1::DURABILITY_LOCAL); });
   EXPECT_EQ(code, StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(sentence, HasSubstr("--state-disk"));
   open(client, "two", v1::DURABILITY_NONE);
@@ -310,7 +300,7 @@ TEST(DurableSessions, UnsupportedDurabilityIsRefusedByName) {
 
   ServerProcess without({"--model", kModel});
   Client plain(without.address());
-  EXPECT_EQ(error_of([&] { open(plain, "s", v1::DURABILITY_LOCAL); }).first,
+  EXPECT_EQ(failure_of([&] { open(plain, "s", v1::DURABILITY_LOCAL); }).first,
             StatusCode::UNIMPLEMENTED);
 }
 
@@ -328,9 +318,9 @@ TEST(DurableSessions, ADeletedFolderIsNoticedWithinASecond) {
                            std::chrono::seconds(kSanitized ? 5 : 1)));
     EXPECT_EQ(client.health(), Health::kServing);
     for (const auto& [code, sentence] :
-         {error_of([&] { ask(client, turn("s", "Once", 2)); }),
-          error_of([&] { client.mark_session("s", "here"); }),
-          error_of([&] { open(client, "new", v1::DURABILITY_LOCAL); })}) {
+         {failure_of([&] { ask(client, turn("s", "Once", 2)); }),
+          failure_of([&] { client.mark_session("s", "here"); }),
+          failure_of([&] { open(client, "new", v1::DURABILITY_LOCAL); })}) {
       EXPECT_EQ(code, StatusCode::UNAVAILABLE);
       EXPECT_THAT(sentence, HasSubstr("was deleted or replaced"));
     }
@@ -376,7 +366,7 @@ TEST(DurableSessions, ADamagedStateIsReportedAndOthersContinue) {
     }
     server = server_in(dir, flags);
     Client client(server->address());
-    const auto [code, sentence] = error_of([&] { ask(client, turn("a", "", 5)); });
+    const auto [code, sentence] = failure_of([&] { ask(client, turn("a", "", 5)); });
     EXPECT_EQ(code, StatusCode::DATA_LOSS);
     EXPECT_THAT(sentence, HasSubstr("\"a\""));
     EXPECT_TRUE(comes_true([&] {
@@ -428,7 +418,7 @@ TEST(DurableSessions, ADamagedJournalIsReadFromItsCopyOrReported) {
     server = server_in(dir, flags);
     Client client(server->address());
     EXPECT_THAT(server->log(), HasSubstr("records_lost=true"));
-    const auto [code, sentence] = error_of([&] { ask(client, turn("a", "", 5)); });
+    const auto [code, sentence] = failure_of([&] { ask(client, turn("a", "", 5)); });
     EXPECT_EQ(code, StatusCode::DATA_LOSS);
     EXPECT_THAT(sentence, HasSubstr("position 0 can be read"));
     EXPECT_FALSE(client.get_session("b").in_doubt());

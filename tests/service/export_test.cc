@@ -11,6 +11,7 @@
 #include "server/state/state_form.h"
 #include "tests/support/generate_outcome.h"
 #include "tests/support/http_client.h"
+#include "tests/support/served_calls.h"
 #include "tests/support/server_process.h"
 #include "tests/support/temp_dir.h"
 
@@ -18,12 +19,6 @@ namespace recurve::testing::export_test {
 
 using grpc::StatusCode;
 using ::testing::HasSubstr;
-
-const std::string kDemo = std::string(RECURVE_SOURCE_DIR) + "/weights_tools/demo/";
-
-std::vector<std::string> flags(const std::string& model) {
-  return {"--model", kDemo + model, "--threads", "1", "--http", "127.0.0.1:0"};
-}
 
 v1::GenerateRequest turn(const std::string& session, const std::string& text) {
   v1::GenerateRequest request = generate_request(text, 30);
@@ -57,32 +52,11 @@ std::string exported(Client& client, const std::string& name, uint64_t offset = 
   return all;
 }
 
-// In pieces of any size.
-v1::Session imported(Client& client, const std::string& name, std::string_view state) {
-  v1::ImportRequest first;
-  first.set_name(name);
-  return client.import_session(first, [&](std::string* bytes) {
-    bytes->assign(state.substr(0, 77'777));
-    state.remove_prefix(bytes->size());
-    return !bytes->empty();
-  });
-}
-
-template <typename Call>
-std::pair<StatusCode, std::string> error_of(Call&& call) {
-  try {
-    call();
-  } catch (const ClientError& error) {
-    return {error.code(), error.what()};
-  }
-  return {};
-}
-
 class Export : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    here_ = std::make_unique<ServerProcess>(flags("xlstm-books"));
-    there_ = std::make_unique<ServerProcess>(flags("xlstm-books"));
+    here_ = std::make_unique<ServerProcess>(flags());
+    there_ = std::make_unique<ServerProcess>(flags());
   }
   static void TearDownTestSuite() {
     EXPECT_EQ(here_->stop(), 0);
@@ -124,16 +98,16 @@ TEST_F(Export, ContinuesElsewhereTheSame) {
 
 TEST_F(Export, RefusesMismatchesByName) {
   open("old");
-  EXPECT_THAT(error_of([&] { exported(a_, "old"); }),
+  EXPECT_THAT(failure_of([&] { exported(a_, "old"); }),
               ::testing::Pair(StatusCode::FAILED_PRECONDITION, HasSubstr("is empty")));
-  EXPECT_EQ(error_of([&] { exported(a_, "unknown"); }).first, StatusCode::NOT_FOUND);
+  EXPECT_EQ(failure_of([&] { exported(a_, "unknown"); }).first, StatusCode::NOT_FOUND);
   ask(a_, turn("old", "Once upon a time"));
   const std::string state = exported(a_, "old");
-  EXPECT_THAT(error_of([&] { exported(a_, "old", state.size() + 1); }),
+  EXPECT_THAT(failure_of([&] { exported(a_, "old", state.size() + 1); }),
               ::testing::Pair(StatusCode::INVALID_ARGUMENT, HasSubstr("offset")));
 
   const auto refused = [&](const std::string& bytes) {
-    return error_of([&] { imported(b_, "new", bytes); });
+    return failure_of([&] { imported(b_, "new", bytes); });
   };
   std::string damaged = state;
   damaged[damaged.size() / 2] ^= 1;
@@ -145,34 +119,20 @@ TEST_F(Export, RefusesMismatchesByName) {
   EXPECT_EQ(refused(std::string(100'000, 'x')).first, StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(refused(std::string(4'000'000, 'x')),
               ::testing::Pair(StatusCode::INVALID_ARGUMENT, HasSubstr("at most")));
-  EXPECT_EQ(error_of([&] { b_.get_session("new"); }).first, StatusCode::NOT_FOUND);
+  EXPECT_EQ(failure_of([&] { b_.get_session("new"); }).first, StatusCode::NOT_FOUND);
   imported(b_, "new", state);
   EXPECT_EQ(refused(state).first, StatusCode::ALREADY_EXISTS);
 
   // The larger of the two states.
   for (const char* model : {"mamba-books", "parity-mamba"}) {
-    ServerProcess other(flags(model));
+    ServerProcess other(flags({}, model));
     Client client(other.address());
     ASSERT_NE(client.model_info().state_bytes(), a_.model_info().state_bytes());
-    EXPECT_THAT(error_of([&] { imported(client, "new", state); }),
+    EXPECT_THAT(failure_of([&] { imported(client, "new", state); }),
                 ::testing::Pair(StatusCode::FAILED_PRECONDITION, HasSubstr("the model")))
         << model;
     EXPECT_EQ(other.stop(), 0);
   }
-}
-
-HttpClient::Response put(int port, const std::string& path, const std::string& state) {
-  HttpClient client(port);
-  client.send("PUT " + path + " HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
-              std::to_string(state.size()) + "\r\n\r\n");
-  client.try_send(state);
-  return client.read();
-}
-
-HttpClient::Response get(int port, const std::string& path) {
-  HttpClient client(port);
-  client.get(path);
-  return client.read();
 }
 
 TEST_F(Export, OverHttpIsTheSameAsOverGrpc) {
@@ -287,7 +247,7 @@ TEST(ForgedStates, AreRefusedByName) {
     for (size_t at = 0; at < room.size(); at += sizeof number) {
       std::memcpy(room.data() + at, &number, sizeof number);
     }
-    return error_of([&] { imported(client, "forged", forged.written()); });
+    return failure_of([&] { imported(client, "forged", forged.written()); });
   };
   for (const int32_t position : {-2, INT32_MIN, -100, INT32_MAX}) {
     EXPECT_THAT(refusal(position, "position"),

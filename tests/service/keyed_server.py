@@ -37,13 +37,13 @@ def wait_for_output(process):
 
 
 class Server:
-    def __init__(self, folder, *flags, host="127.0.0.1"):
+    def __init__(self, folder, *flags, host="127.0.0.1", **environment):
         self.log = folder / "log"
         with open(self.log, "w") as out:
             self.process = subprocess.Popen(
                 [BIN / "recurve-server", "--model", MODEL, "--listen", f"{host}:0", "--http",
                  f"{host}:0", "--slots", "4", "--threads", "1", "--log-level", "debug", *flags],
-                stderr=out)
+                stderr=out, env={**os.environ, **environment})
         self.wait_for("event=serving_http")
         self.ports = dict(re.findall(r"event=(serving\w*) .* port=(\d+)", self.log.read_text()))
         self.address = f"127.0.0.1:{self.ports['serving']}"

@@ -294,6 +294,33 @@ TEST(ModelsTest, ModelsOfOneNameAreRefused) {
   EXPECT_THAT(server.log(), HasSubstr("two models have the name \"a\""));
 }
 
+TEST(ModelsTest, AFileHasTheSlotsAndTheWeightsOfEach) {
+  const TempDir folder;
+  const std::string file = folder / "models.toml";
+  std::ofstream(file) << "[b]\npath = '" << kDemo << "mamba2-books'\nslots = 3\nweights = 'f32'\n"
+                      << "[a]\npath = '" << kDemo << "xlstm-books'\n";
+  ServerProcess server(flags({}, {"--models", file}));
+  Client client(server.address());
+  const v1::Load load = client.load();
+  ASSERT_EQ(load.models_size(), 2);
+  EXPECT_EQ(load.models(0).model(), "b") << "the first of the file";
+  EXPECT_EQ(load.models(0).slots().total(), 3);
+  EXPECT_EQ(load.models(1).slots().total(), 4) << "of --slots";
+  const auto control = v1::Control::NewStub(own_channel(server.address()));
+  for (const auto& [model, weights] : {std::pair("a", "int8"), std::pair("b", "f32")}) {
+    grpc::ClientContext context;
+    v1::GetModelInfoRequest request;
+    request.set_model(model);
+    v1::ModelInfo info;
+    ASSERT_TRUE(control->GetModelInfo(&context, request, &info).ok());
+    EXPECT_THAT(info.weight_type(), HasSubstr(weights)) << model;
+    v1::GenerateRequest generate = generate_request("It was", 2);
+    generate.set_model(model);
+    client.generate(generate, [](const auto&) {});
+  }
+  EXPECT_EQ(server.stop(), 0) << server.log();
+}
+
 // The allocation that fails is the engine's of the model under load, or only a request's.
 TEST(EngineFailureFault, OfOneModelEndsItAlone) {
   const TempDir directory;

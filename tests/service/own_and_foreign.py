@@ -40,6 +40,8 @@ NAMES = {
     "/recurve.v1.Sessions/Close": ("session", SESSION),
     "/recurve.v1.Control/GetModelInfo": None,
     "/recurve.v1.Control/ListModels": None,
+    "/recurve.v1.Control/LoadModel": None,
+    "/recurve.v1.Control/UnloadModel": None,
     "/recurve.v1.Control/GetServerInfo": None,
     "/recurve.v1.Control/GetLoad": None,
     "/recurve.v1.Control/Drain": None,
@@ -67,9 +69,9 @@ ROUTES = {
 
 
 class Asker:
-    """One server, two tenants, and requests of any message."""
+    """One server, two tenants, and requests of any message. opened: further fields of each new session."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, flags=(), opened=None, **environment):
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
         file = folder / "keys.json"
         self.own = new_key(file, "alice")
@@ -88,7 +90,8 @@ class Asker:
                     self.methods[f"/{one.package}.{service.name}/{method.name}"] = tuple(
                         factory.GetPrototype(pool.FindMessageTypeByName(kind.lstrip(".")))
                         for kind in (method.input_type, method.output_type))
-        self.server = Server(folder, "--keys", file, "--chat-template", "plain")
+        self.server = Server(folder, "--keys", file, "--chat-template", "plain", *flags, **environment)
+        self.opened = opened or {}
         self.channel = grpc.insecure_channel(self.server.address)
         self.numbers = itertools.count(1)
 
@@ -112,7 +115,7 @@ class Asker:
     def session(self, key):
         """A session with content and a mark "there"."""
         name = f"of-alice-{next(self.numbers):03}"
-        assert self.call("/recurve.v1.Sessions/Open", key, {"name": name})[0] == grpc.StatusCode.OK
+        assert self.call("/recurve.v1.Sessions/Open", key, {"name": name, **self.opened})[0] == grpc.StatusCode.OK
         code, _, _ = self.call("/recurve.v1.Inference/Generate", key,
                                {"session": name, "text": "Once", "stop": {"max_tokens": 2, "ignore_eos": True}})
         assert code == grpc.StatusCode.OK
@@ -166,8 +169,8 @@ def test_anothers_session_is_unknown(asker, rpc):
 def test_anothers_name_is_free(asker):
     name = asker.session(asker.own)
     _, _, state = asker.call("/recurve.v1.Sessions/Export", asker.own, {"name": name})
-    ready = [{"name": name}, *({"data": base64.b64encode(chunk.data).decode()} for chunk in state)]
-    for rpc, fields in (("/recurve.v1.Sessions/Open", [{"name": name}]),
+    ready = [{"name": name, **asker.opened}, *({"data": base64.b64encode(chunk.data).decode()} for chunk in state)]
+    for rpc, fields in (("/recurve.v1.Sessions/Open", [{"name": name, **asker.opened}]),
                         ("/recurve.v1.Sessions/Import", ready)):
         key = asker.others["user"]
         code, details, _ = asker.call(rpc, key, *fields)

@@ -30,7 +30,7 @@ class FakeSinkOf : public Base {
   }
   size_t unsent() const override { return unsent_.size(); }
   void discard() override { unsent_.clear(); }
-  void cut() override { call_->disconnected(); }
+  void cut() override { leave(); }
   void finish(const Refused& refusal) override {
     refusal_ = refusal;
     finishing_ = true;
@@ -135,7 +135,7 @@ class FakeSink final : public FakeSinkOf<AnswerSink, AnswerEvent> {
       : FakeSinkOf(options.held), asked_(std::move(asked)) {
     origin_ = options.origin;
     if (options.timeout) deadline_ = Clock::now() + *options.timeout;
-    if (asked_.model == nullptr) asked_.model = core.models().front();
+    if (asked_.model.model == nullptr) asked_.model = core.models().front();
     const Identity caller = asked_.caller;
     const std::string id = asked_.id;
     open(new Generation(core, *this), caller, id);

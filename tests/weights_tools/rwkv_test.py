@@ -88,6 +88,33 @@ def test_what_shapes_do_not_say_of_the_other_layout_is_refused(tmp_path, capsys)
     assert "layer_norm_epsilon: wanted 1e-05, found 1e-06" in capsys.readouterr().err
 
 
+TUNED = ROOT / "tests" / "golden" / "rwkv7_tuned"
+
+
+def test_a_tuned_state_is_what_the_server_reads_of_it(tmp_path, capsys):
+    assert cli.main(["convert", str(TUNED / "tuned.pth"), str(tmp_path / "out")]) is None
+    assert "a tuned state of 3 layers" in capsys.readouterr().out
+    path = tmp_path / "out" / "initial_state.safetensors"
+    assert path.read_bytes() == (TUNED / "initial_state.safetensors").read_bytes()
+    assert cli.main(["convert", str(TUNED / "tuned.pth"), str(tmp_path / "out")]) == 2
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_tuned_states_that_are_none_are_refused_by_name(tmp_path, capsys):
+    square = np.zeros((1, 4, 4), np.float32)
+    for arrays, sentence in (
+        ({0: np.zeros((4, 4), np.float32)}, "wanted [heads, size, size], found [4, 4]"),
+        ({0: np.full((1, 4, 4), np.nan, np.float32)}, "not finite"),
+        ({0: square, 2: square}, "one shape for each of the layers from 0 on"),
+        ({0: square, 1: np.zeros((2, 4, 4), np.float32)}, "one shape for each"),
+    ):
+        path = tmp_path / "tuned.pth"
+        torch_writer.save(path, {f"blocks.{i}.att.time_state": st.tensor(a) for i, a in arrays.items()})
+        assert cli.main(["convert", str(path), str(tmp_path / "out")]) == 2
+        assert sentence in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     "name, sentence",
     [

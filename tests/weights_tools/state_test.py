@@ -179,7 +179,7 @@ def test_a_version_makes_no_other_state():
     assert compare(read_state(SMALL), read_state(VERSION_2)) == ["equal, to the bit"]
 
 
-@pytest.mark.parametrize(("version", "sentence"), [(4, "version 4, this program"), (1, "version 1, this program"), (0, "damaged: its format version is 0")])
+@pytest.mark.parametrize(("version", "sentence"), [(5, "version 5, this program"), (1, "version 1, this program"), (0, "damaged: its format version is 0")])
 def test_versions_that_it_does_not_know_are_refused_by_name(tmp_path, version, sentence):
     raw = small()
     (tmp_path / "other.state").write_bytes(raw[:8] + struct.pack("<I", version) + raw[12:])

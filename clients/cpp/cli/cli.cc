@@ -97,6 +97,7 @@ void add_commands(CLI::App& app, CliContext& context) {
   add_info(app, context);
   add_health(app, context);
   add_abort(app, context);
+  add_models(app, context);
   add_keys(app, context);
   add_store(app, context);
   add_help(app, context);

@@ -44,6 +44,7 @@ void add_detokenize(CLI::App& app, CliContext& context);
 void add_abort(CLI::App& app, CliContext& context);
 void add_info(CLI::App& app, CliContext& context);
 void add_health(CLI::App& app, CliContext& context);
+void add_models(CLI::App& app, CliContext& context);
 void add_keys(CLI::App& app, CliContext& context);
 void add_store(CLI::App& app, CliContext& context);
 void add_state_keys(CLI::App& keys, CliContext& context);  // to the command `keys`

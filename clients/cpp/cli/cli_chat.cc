@@ -118,6 +118,7 @@ class Chat {
   bool messages_ = false;           // lines are sent as messages, for the model's template to write
   bool is_ours_ = false;            // the session was made for this chat, and ends with it
   bool is_fresh_ = true;            // nothing is in the session yet
+  bool done_once_ = false;          // by the server: turns of a durable session
   bool interrupt_said_ = false;     // the last thing at the prompt was Ctrl-C
   std::vector<std::string> calls_;  // ids of the last answer's calls of tools
   std::vector<std::string> results_;  // of the first of these
@@ -125,9 +126,9 @@ class Chat {
 };
 
 int Chat::run() {
-  choose_form();
   open();
   try {
+    choose_form();
     const int code = converse();
     close();
     return code;
@@ -137,9 +138,10 @@ int Chat::run() {
   }
 }
 
-// Messages where the model has a template for them.
+// Messages where the session's model has a template for them.
 void Chat::choose_form() {
-  const auto info = call([&](const CallOptions& options) { return client_.model_info(options); });
+  const auto info = call(
+      [&](const CallOptions& options) { return client_.model_info(options, request_.model()); });
   messages_ = info.has_chat_template() && !flags_.raw;
   if (!messages_ && !flags_.system.empty()) {
     throw UsageError(flags_.raw ? "--system needs messages, so it does not go with --raw, --before "
@@ -154,9 +156,20 @@ void Chat::choose_form() {
   }
 }
 
+// By its name, or by that of the session's adapter.
+bool is_model_of(const std::string& name, const v1::Session& session) {
+  if (name == session.model()) return true;
+  const std::string& adapter = session.adapter();
+  return !adapter.empty() &&
+         (name == adapter || name == fmt::format("{}:{}", session.model(), adapter));
+}
+
 void Chat::open() {
   v1::OpenSessionRequest request;
   request.set_name(session());
+  request.set_model(request_.model());
+  request.set_initial_state(request_.initial_state());
+  request.set_adapter(request_.adapter());
   is_ours_ = session().empty();
   v1::Session opened;
   try {
@@ -167,8 +180,14 @@ void Chat::open() {
     opened =
         call([&](const CallOptions& options) { return client_.get_session(session(), options); });
   }
+  if (!request_.model().empty() && !is_model_of(request_.model(), opened)) {
+    throw UsageError(fmt::format("session {} is of the model {}, not of {}: leave out --model",
+                                 session(), opened.model(), request_.model()));
+  }
   request_.set_session(opened.name());
+  request_.set_model(opened.model());
   is_fresh_ = opened.position() == 0 && !opened.has_pending_token();
+  done_once_ = is_done_once(request_, opened);
   if (is_terminal_) {
     fmt::print(stderr, "recurve: session {} at {} tokens; /help lists commands\n", session(),
                opened.position());
@@ -337,9 +356,8 @@ void Chat::ask() {
   AnswerPrinter printer(context_.json, 1);
   Interrupts::Scope interrupt(context_.interrupts);
   try {
-    const auto final = client_.generate(
-        request_, [&](const v1::GenerateResponse& response) { printer.print(response); },
-        context_.call_options(interrupt.canceller()));
+    const auto final = printer.print_answer(client_, request_, done_once_,
+                                            context_.call_options(interrupt.canceller()));
     printer.end(true);
     calls_ = printer.call_ids();
     if (flags_.stats) print_stats(printer.prompt(), final);
@@ -454,6 +472,7 @@ std::function<int()> add_chat_flags(CLI::App& command, CliContext& context) {
   command
       .add_option("--after", flags->after, "Text after every line, in the same way [default: none]")
       ->each([flags](const std::string&) { flags->raw = true; });
+  add_start_flags(command, &flags->request);
   add_tool_flags(command, &flags->tools);
   add_stop_flags(command, &flags->request);
   add_sampling_flags(command, &flags->request);

@@ -67,6 +67,7 @@ void add_embed(CLI::App& app, CliContext& context) {
       "Number of dimensions, the first ones [default: all of the model]");
   add_special_tokens_flag(command, &flags->request);
   add_model_flag(command, &flags->request);
+  add_adapter_flag(command, &flags->request);
   command.callback(
       [&context, flags] { context.run = [&context, flags] { return embed(context, *flags); }; });
 }

@@ -24,6 +24,14 @@ std::string json_text(const std::string& text) {
 AnswerPrinter::AnswerPrinter(bool json, int choices)
     : json_(json), choices_(static_cast<size_t>(std::max(choices, 1))) {}
 
+v1::GenerateFinal AnswerPrinter::print_answer(Client& client, const v1::GenerateRequest& request,
+                                              bool done_once, const CallOptions& options) {
+  const auto on_response = [this](const v1::GenerateResponse& response) { print(response); };
+  if (!done_once) return client.generate(request, on_response, options);
+  Client::OnRestart on_restart = [this] { restart(); };
+  return client.generate_turn(request, on_response, json_ ? nullptr : on_restart, options);
+}
+
 void AnswerPrinter::print(const v1::GenerateResponse& response) {
   if (response.has_prompt()) prompt_ = response.prompt();
   if (response.has_progress()) {
@@ -40,7 +48,9 @@ void AnswerPrinter::print(const v1::GenerateResponse& response) {
 void AnswerPrinter::take(const v1::Chunk& chunk) {
   if (static_cast<size_t>(chunk.choice()) >= choices_.size()) return;
   Choice& choice = choices_[static_cast<size_t>(chunk.choice())];
-  if (chunk.choice() == 0 && !json_) fmt::print(stderr, "{}", chunk.reasoning());
+  if (chunk.choice() == 0 && !json_) {
+    fmt::print(stderr, "{}", reasoning_.add(chunk.reasoning()));
+  }
   if (!chunk.text().empty()) {
     if (choice.in_call) end_call(&choice);
     emit(chunk.text(), &choice);
@@ -77,7 +87,7 @@ void AnswerPrinter::emit(const std::string& text, Choice* choice) {
   if (choice != choices_.data()) {
     choice->waiting += text;
   } else if (!json_) {
-    write_out(text);
+    write(text);
     line_open_ = choice->line_begun || !choice->in_call;
   }
 }
@@ -89,7 +99,7 @@ void AnswerPrinter::take(const v1::GenerateFinal& final) {
     const bool whole = known && final.choices(static_cast<int>(c)).tool_calls() == choice.calls;
     if (choice.in_call && whole) end_call(&choice);
     if (c == 0 || json_) continue;
-    write_out((ended_by_call(choices_[c - 1]) ? "" : "\n") + choice.waiting);
+    write((ended_by_call(choices_[c - 1]) ? "" : "\n") + choice.waiting);
     line_open_ = !ended_by_call(choice);
   }
 }
@@ -99,6 +109,24 @@ void AnswerPrinter::end(bool always_break) {
   const bool breaks = always_break || out_is_terminal() || choices_.size() > 1;
   if (line_open_ && breaks) write_out("\n");
   line_open_ = false;
+}
+
+void AnswerPrinter::restart() {
+  choices_.assign(choices_.size(), {});
+  call_ids_.clear();
+  out_.repeated = reasoning_.repeated = 0;
+}
+
+std::string_view AnswerPrinter::Written::add(std::string_view next) {
+  const size_t known = std::min(next.size(), text.size() - repeated);
+  if (std::string_view(text).substr(repeated, known) != next.substr(0, known)) {
+    throw std::runtime_error("the connection was lost, and the repeated answer is another one");
+  }
+  repeated += known;
+  next.remove_prefix(known);
+  text += next;
+  repeated += next.size();
+  return next;
 }
 
 namespace {
@@ -161,14 +189,25 @@ struct GenerateFlags {
   bool stats = false;
 };
 
-void open_if_missing(Client& client, const std::string& name, const CallOptions& options) {
+v1::Session open_if_missing(Client& client, const v1::GenerateRequest& generate,
+                            const CallOptions& options) {
   v1::OpenSessionRequest request;
-  request.set_name(name);
+  request.set_name(generate.session());
+  request.set_initial_state(generate.initial_state());
+  request.set_adapter(generate.adapter());
   try {
-    client.open_session(request, options);
+    return client.open_session(request, options);
   } catch (const ClientError& error) {
     if (error.code() != grpc::StatusCode::ALREADY_EXISTS) throw;
+    return client.get_session(generate.session(), options);
   }
+}
+
+// Of the request's session, or an empty one.
+v1::Session session_of(Client& client, const GenerateFlags& flags, const CallOptions& options) {
+  if (flags.create_session) return open_if_missing(client, flags.request, options);
+  if (flags.request.session().empty()) return {};
+  return client.get_session(flags.request.session(), options);
 }
 
 void fill_prompt(CliContext& /*context*/, Client& /*client*/, GenerateFlags& flags) {
@@ -237,10 +276,8 @@ int generate(CliContext& context, GenerateFlags& flags, const FillPrompt& fill) 
   Interrupts::Scope interrupt(context.interrupts);
   const CallOptions options = context.call_options(interrupt.canceller());
   try {
-    if (flags.create_session) open_if_missing(client, flags.request.session(), options);
-    const auto final = client.generate(
-        flags.request, [&](const v1::GenerateResponse& response) { printer.print(response); },
-        options);
+    const bool once = is_done_once(flags.request, session_of(client, flags, options));
+    const auto final = printer.print_answer(client, flags.request, once, options);
     printer.end();
     if (flags.stats) print_stats(printer.prompt(), final);
     return kExitOk;

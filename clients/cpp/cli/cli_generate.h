@@ -1,9 +1,10 @@
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "clients/cpp/cli/cli_io.h"
-#include "recurve/v1/inference.pb.h"
+#include "clients/cpp/client.h"
 
 namespace recurve {
 
@@ -17,7 +18,9 @@ class AnswerPrinter {
   // Whether a request should report its progress, which this shows on a terminal.
   static bool shows_progress(bool json) { return !json && error_is_terminal(); }
 
-  void print(const v1::GenerateResponse& response);
+  // Asks for the answer and prints it. done_once: as is_done_once() says.
+  v1::GenerateFinal print_answer(Client& client, const v1::GenerateRequest& request, bool done_once,
+                                 const CallOptions& options);
   // Ends the line where a line break belongs: on a terminal, and between several answers. Also
   // right after an error.
   void end(bool always_break = false);
@@ -33,13 +36,25 @@ class AnswerPrinter {
     bool in_call = false;      // whose line is open
     int32_t calls = 0;         // that have begun
   };
+  // What the answer has written to a stream.
+  struct Written {
+    std::string text = {};
+    size_t repeated = 0;  // bytes of it that have come again
+    // The part of `next` that is not written yet.
+    std::string_view add(std::string_view next);
+  };
   static bool ended_by_call(const Choice& choice) { return choice.calls > 0 && !choice.line_begun; }
 
+  void print(const v1::GenerateResponse& response);
+  // The same answer comes again from its beginning: what is written already is left out. Not for
+  // lines of JSON. print() throws std::runtime_error if the answer is another one.
+  void restart();
   void take(const v1::Chunk& chunk);
   void take(const v1::ToolCallPart& part, Choice* choice);
   void take(const v1::GenerateFinal& final);
   void emit(const std::string& text, Choice* choice);
   void end_call(Choice* choice);
+  void write(std::string_view text) { write_out(out_.add(text)); }
 
   bool json_;
   bool line_open_ = false;  // text was written after the last line break that the printer wrote
@@ -47,6 +62,7 @@ class AnswerPrinter {
   std::vector<std::string> call_ids_;
   v1::PromptInfo prompt_;
   StatusLine status_;
+  Written out_, reasoning_;
 };
 
 // One line about what a request took, to standard error.

@@ -207,10 +207,19 @@ void set_tools(const ToolFlags& flags, v1::GenerateRequest* request) {
   if (flags.choice != "auto" && flags.choice != "required") use.set_function(flags.choice);
 }
 
+void add_start_flags(CLI::App& command, v1::GenerateRequest* request) {
+  add_model_flag(command, request);
+  value_flag<std::string>(
+      command, "--initial-state", [=](std::string v) { request->set_initial_state(v); },
+      "Start from this state of the server, or open the session with it; see `recurve info` "
+      "[default: none]");
+  add_adapter_flag(command, request);
+}
+
 void add_prompt_flags(CLI::App& command, v1::GenerateRequest* request) {
   add_special_tokens_flag(command, request);
   add_parse_special_flag(command, request);
-  add_model_flag(command, request);
+  add_start_flags(command, request);
   value_flag<int32_t>(
       command, "--logprobs", [=](int32_t v) { request->set_logprobs(v); },
       "With --json: print log-probabilities of the answer's tokens and of this many most likely "

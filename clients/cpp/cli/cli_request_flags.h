@@ -45,7 +45,16 @@ void add_model_flag(CLI::App& command, Message* message) {
       "--model", [message](const std::string& name) { message->set_model(name); },
       "Name of a model of the server [default: that of the session, or the first]");
 }
-// How the prompt is read, log-probabilities, the request's id.
+template <typename Message>
+void add_adapter_flag(CLI::App& command, Message* message) {
+  command.add_option_function<std::string>(
+      "--adapter", [message](const std::string& name) { message->set_adapter(name); },
+      "Compute with this LoRA adapter of the server; see `recurve info` [default: that of the "
+      "session, or none]");
+}
+// The model, the initial state and the adapter.
+void add_start_flags(CLI::App& command, v1::GenerateRequest* request);
+// These, how the prompt is read, log-probabilities, the request's id.
 void add_prompt_flags(CLI::App& command, v1::GenerateRequest* request);
 
 }  // namespace recurve

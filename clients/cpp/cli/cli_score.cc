@@ -113,6 +113,7 @@ void add_score(CLI::App& app, CliContext& context) {
   add_special_tokens_flag(command, &flags->options);
   add_parse_special_flag(command, &flags->options);
   add_model_flag(command, &flags->options);
+  add_adapter_flag(command, &flags->options);
   command.add_option_function<std::string>(
       "--request-id", [flags](const std::string& id) { flags->options.set_request_id(id); },
       "Name of the request, for 'recurve abort' and the server's log [default: chosen by the "

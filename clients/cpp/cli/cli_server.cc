@@ -92,6 +92,16 @@ void append_model(std::string& table, const v1::ModelInfo& info) {
                   info.vocab_size()));
   row(table, "begin id", info.has_bos_id() ? std::to_string(info.bos_id()) : "none");
   row(table, "end ids", ids_text(info.eos_ids()));
+  for (const auto& initial : info.initial_states()) {
+    row(table, "initial state",
+        fmt::format("{}, {} tokens, {}", initial.name(), initial.position(),
+                    bytes_text(initial.state_bytes())));
+  }
+  for (const auto& adapter : info.adapters()) {
+    row(table, "adapter",
+        fmt::format("{}, rank {}, {} matrices, {}", adapter.name(), adapter.rank(),
+                    adapter.matrices(), bytes_text(adapter.bytes())));
+  }
   row(table, "prompt grid", fmt::format("{} tokens", info.chunk_tokens()));
   row(table, "fingerprint", info.fingerprint().empty() ? "none" : info.fingerprint());
   row(table, "backend", info.backend());

@@ -69,8 +69,8 @@ std::string list_table(const std::vector<v1::Session>& sessions) {
 // A session command: its flags go into the names and the ttl, `act` calls the server and prints.
 struct SessionFlags {
   std::string name;
-  std::string other;  // new name, mark, prefix or file
-  std::string model;  // of a new session
+  std::string other;                          // new name, mark, prefix or file
+  std::string model, initial_state, adapter;  // of a new session
   std::vector<std::string> names;
   std::optional<double> ttl_seconds;
   v1::Durability durability = v1::DURABILITY_UNSPECIFIED;
@@ -155,7 +155,7 @@ void add_name(const Command& command) {
 }
 
 void add_open_and_fork(CLI::App& app, CliContext& context) {
-  const Command open = add_command(app, context, "open", "Open an empty session and print its name",
+  const Command open = add_command(app, context, "open", "Open a session and print its name",
                                    [](Client& client, const CallOptions& options,
                                       const CliContext& ctx, const SessionFlags& flags) {
                                      v1::OpenSessionRequest request;
@@ -165,11 +165,19 @@ void add_open_and_fork(CLI::App& app, CliContext& context) {
                                      request.set_durability(flags.durability);
                                      request.set_rewind_tokens(flags.rewind_tokens);
                                      request.set_model(flags.model);
+                                     request.set_initial_state(flags.initial_state);
+                                     request.set_adapter(flags.adapter);
                                      print_name(ctx, client.open_session(request, options));
                                    });
   open.app.add_option("name", open.flags->name,
                       "Name, 1 to 128 of A-Z a-z 0-9 . _ - [default: chosen by the client]");
   add_model(open);
+  open.app.add_option("--initial-state", open.flags->initial_state,
+                      "Name of the state of the server that it starts from; see `recurve info` "
+                      "[default: none, it is empty]");
+  open.app.add_option("--adapter", open.flags->adapter,
+                      "Name of the LoRA adapter of the server with which it is computed; see "
+                      "`recurve info` [default: none]");
   add_ttl(open);
   add_durability(open, "none");
   add_rewind_tokens(open);
@@ -204,12 +212,14 @@ void add_get_list_close(CLI::App& app, CliContext& context) {
       add_command(app, context, "list", "List all sessions, in the order of their names",
                   [](Client& client, const CallOptions& options, const CliContext& ctx,
                      const SessionFlags& flags) {
-                    const auto sessions = client.list_sessions(flags.other, options);
+                    const auto sessions = client.list_sessions(flags.other, options, flags.model);
                     if (!ctx.json) return write_out(list_table(sessions));
                     for (const auto& session : sessions) write_json_line(session);
                   });
   list.app.add_option("--prefix", list.flags->other,
                       "List only names with this prefix [default: all]");
+  list.app.add_option("--model", list.flags->model,
+                      "List only sessions of this model of the server [default: all]");
   const Command close = add_command(app, context, "close", "Close sessions and delete their marks",
                                     [](Client& client, const CallOptions& options,
                                        const CliContext& ctx, const SessionFlags& flags) {
@@ -314,21 +324,26 @@ v1::Session move_to(Client& client, const CallOptions& options, const SessionFla
         fmt::format("session {} has {} marks, which do not move: remove them with unmark",
                     flags.name, before.marks_size()));
   }
-  if (before.position() == 0) {
+  if (flags.durability == v1::DURABILITY_REMOTE && !before.adapter().empty()) {
+    throw std::runtime_error(
+        fmt::format("session {} has the adapter {}, and sessions of durability remote have none",
+                    flags.name, before.adapter()));
+  }
+  if (before.tier() == v1::SESSION_TIER_EMPTY) {
     client.close_session(flags.name, options, before.epoch());
     v1::OpenSessionRequest request;
     request.set_name(flags.name);
     request.set_durability(flags.durability);
     request.set_model(before.model());
+    request.set_adapter(before.adapter());
+    request.set_rewind_tokens(before.rewind_tokens());
     return client.open_session(request, options);
   }
   SessionFlags file = flags;
   file.model = before.model();
   file.other = flags.name + ".state";
-  if (flags.durability != v1::DURABILITY_REMOTE) {
-    file.ttl_seconds = before.ttl_seconds();
-    file.rewind_tokens = before.rewind_tokens();
-  }
+  if (flags.durability != v1::DURABILITY_REMOTE) file.ttl_seconds = before.ttl_seconds();
+  file.rewind_tokens = before.rewind_tokens();
   export_to(client, options, file);
   try {
     client.close_session(flags.name, options, before.epoch());
@@ -411,6 +426,12 @@ std::string session_table(const v1::Session& session) {
       session.state_bytes(), pages_text(session), session.host_bytes(),
       session.busy() ? "yes" : "no", session.epoch(), session.idle_seconds(), ttl_text(session),
       durability_text(session));
+  if (!session.initial_state().empty()) {
+    table += fmt::format("started from   initial state {}\n", session.initial_state());
+  }
+  if (!session.adapter().empty()) {
+    table += fmt::format("computed with  adapter {}\n", session.adapter());
+  }
   if (session.rewind_tokens() > 0) {
     table += fmt::format("rewinds        to tokens from {} on\n", session.tokens_from());
   }

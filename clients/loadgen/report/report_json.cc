@@ -81,6 +81,7 @@ json trial_json(const Trial& trial, const ServiceLevel& level) {
            {{"measured", records.requests},
             {"good", records.good},
             {"failed", error_count(trial)},
+            {"repeated", records.repeated},
             {"errors", json(records.errors)}}},
           {"throughput",
            {{"answers_per_s", request_rate(trial)},

@@ -22,7 +22,7 @@ namespace recurve::loadgen {
 //     "rate": null,                    // of an open loop: conversations offered a second
 //     "streams": 8,                    // of a closed loop
 //     "window_s": {"begin": 3, "end": 23},   // the measured part, counted from the start
-//     "requests": {"measured", "good", "failed", "errors": {"RESOURCE_EXHAUSTED": 3}},
+//     "requests": {"measured", "good", "failed", "repeated", "errors": {"RESOURCE_EXHAUSTED": 3}},
 //     "throughput": {"answers_per_s", "tokens_per_s", "prompt_tokens_per_s",
 //                    "good_requests_per_s", "good_share"},
 //     "holds_service_level": true,     // p99 of TTFT and TPOT within it, at most 1 % failed

@@ -58,6 +58,10 @@ std::string trial_text(const Trial& trial, const RunOptions& options) {
                                  result.window.end - result.window.begin, result.window.begin);
   text += fmt::format("  requests      {} measured, {} failed; {:.2f} answers/s\n",
                       records.requests, errors, request_rate(trial));
+  if (records.repeated > 0) {
+    text +=
+        fmt::format("  repeated      {} attempts at turns of durable sessions\n", records.repeated);
+  }
   text += fmt::format("  tokens        {:.1f}/s generated, {:.1f}/s of prompts\n",
                       token_rate(trial), prompt_token_rate(trial));
   if (!only_rates(trial)) {

@@ -7,7 +7,7 @@
 //     static constexpr int kAbreast;
 //     // Rows of a tile at most: so many leave registers for open groups.
 //     static constexpr int kMostRows;
-//     static constexpr int kRowsForPanels;  // see linear_panel-inl.h
+//     static constexpr int kRowsForPanels, kRowsForFarPanels;  // see linear_panel-inl.h
 //     // A group as it is held in registers.
 //     void open(const std::byte* data, const std::byte* scales);
 //     // The values of its vector number v: of the columns v * kDotLanes, v * kDotLanes + 1, ...
@@ -139,6 +139,7 @@ struct PackedWeights {
 
   // See linear_panel-inl.h.
   static constexpr int kRowsForPanels = Groups::kRowsForPanels;
+  static constexpr int kRowsForFarPanels = Groups::kRowsForFarPanels;
   void widen(int64_t n, int64_t begin, int64_t end, int64_t step, float* to) const {
     constexpr int64_t kVectors = Groups::kColumns / kDotLanes;
     static_assert(kPartColumns % Groups::kColumns == 0);
@@ -146,6 +147,7 @@ struct PackedWeights {
       Groups opened;
       opened.open(data + n * row_bytes + g * Groups::kBytes,
                   scales + n * row_scales + g * Groups::kScaleBytes);
+      fetch_lines<1>(data + n * row_bytes + g * Groups::kBytes + FetchFar::kAhead);
       if ((v + kVectors) * kDotLanes <= K) {
         HWY_UNROLL(16)
         for (int64_t i = 0; i < kVectors; ++i, to += step) {

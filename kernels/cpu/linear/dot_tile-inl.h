@@ -14,7 +14,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
+#include "kernels/bf16.h"
 #include "kernels/cpu/fetch.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -44,6 +46,23 @@ HWY_INLINE DotVector load_widened(const float* p) { return hn::LoadU(DotFloats()
 HWY_INLINE DotVector load_widened(const hwy::bfloat16_t* p) {
   const hn::Rebind<hwy::bfloat16_t, DotFloats> narrow;
   return hn::PromoteTo(DotFloats(), hn::LoadU(narrow, p));
+}
+
+HWY_INLINE float one_value(const float* p) { return *p; }
+HWY_INLINE float one_value(const hwy::bfloat16_t* p) {
+  uint16_t bits;
+  std::memcpy(&bits, p, sizeof(bits));
+  return bf16_to_f32(bits);
+}
+
+// load_widened() for a vector of floats, or one value.
+template <typename D, typename T>
+HWY_INLINE hn::Vec<D> load_lanes(D d, const T* p) {
+  if constexpr (std::is_same_v<D, DotFloats>) {  // without vectors OneFloat is the same
+    return load_widened(p);
+  } else {
+    return hn::Set(d, one_value(p));
+  }
 }
 
 // Of a vector that several products read: left to themselves compilers load it again for each,
@@ -202,16 +221,17 @@ inline constexpr int kTileOutputs = ROWS > kTileRows            ? 2
                                     : ROWS * 8 <= kTileRows * 4 ? 8
                                                                 : 4;
 
-// out[r][j] = x[r] . w_j for j < count; the rows w are K long and w_stride apart.
+// out[r][j] = x[r] . w_j for j < count; the rows w are K long and w_stride apart. fetch: as in
+// dot_tile().
 template <int ROWS, typename T>
 void dot_rows(int64_t K, const float* const (&x)[ROWS], const T* w, int64_t w_stride, int64_t count,
-              float* const (&out)[ROWS]) {
+              float* const (&out)[ROWS], bool fetch = false) {
   constexpr int64_t OUTPUTS = kTileOutputs<ROWS>;
   for (int64_t j = 0; j < count; j += OUTPUTS) {
     const T* rows[OUTPUTS];
     for (int64_t n = 0; n < OUTPUTS; ++n) rows[n] = w + std::min(j + n, count - 1) * w_stride;
     float sums[ROWS][OUTPUTS];
-    dot_tile(K, x, rows, false, sums);
+    dot_tile(K, x, rows, fetch, sums);
     for (int r = 0; r < ROWS; ++r) {
       std::copy_n(sums[r], std::min(OUTPUTS, count - j), out[r] + j);
     }

@@ -18,7 +18,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace recurve::cpu::HWY_NAMESPACE {
 
-void gate(int64_t count, const float* gates, const float* ups, float* y) {
+void gate_outputs(int64_t count, const float* gates, const float* ups, float* y) {
   for_lanes(count, [&](auto d, int64_t j) HWY_ATTR {
     hn::StoreU(hn::Mul(silu(d, hn::LoadU(d, gates + j)), hn::LoadU(d, ups + j)), d, y + j);
   });
@@ -26,8 +26,7 @@ void gate(int64_t count, const float* gates, const float* ups, float* y) {
 
 void add_weighted(int64_t count, float weight, const float* z, float* y) {
   for_lanes(count, [&](auto d, int64_t j) HWY_ATTR {
-    const auto product = hn::Mul(hn::Set(d, weight), hn::LoadU(d, z + j));
-    hn::StoreU(hn::Add(hn::LoadU(d, y + j), product), d, y + j);
+    hn::StoreU(hn::MulAdd(hn::Set(d, weight), hn::LoadU(d, z + j), hn::LoadU(d, y + j)), d, y + j);
   });
 }
 
@@ -38,7 +37,7 @@ HWY_AFTER_NAMESPACE();
 namespace recurve::cpu {
 namespace {
 
-HWY_EXPORT(gate);
+HWY_EXPORT(gate_outputs);
 HWY_EXPORT(add_weighted);
 
 // Rows of an expert that are multiplied together at most: so many pay for widening its weights, and
@@ -196,7 +195,7 @@ class ExpertProducts {
     if (!all) z = multiply(task.part, half + task.begin, half + task.end);
     for (int64_t i = 0; i < part.rows; ++i) {
       const float* gates = z + i * N + task.begin;
-      HWY_DYNAMIC_DISPATCH(gate)
+      HWY_DYNAMIC_DISPATCH(gate_outputs)
       (task.end - task.begin, gates, gates + half, a_.y + (part.first + i) * half + task.begin);
     }
   }

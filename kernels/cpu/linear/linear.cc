@@ -15,11 +15,17 @@
 #include <hwy/foreach_target.h>
 
 #include "kernels/cpu/linear/linear_panel-inl.h"
+#include "kernels/cpu/linear/transposed_block-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace recurve::cpu::HWY_NAMESPACE {
 
 LinearProducts linear_products(const LinearArgs& args) {
+  if (args.W.transposed) {
+    return args.W.dtype == DType::kBF16
+               ? transposed_products_for<PlainColumns<hwy::bfloat16_t>>(args)
+               : transposed_products_for<PlainColumns<float>>(args);
+  }
   return args.W.dtype == DType::kBF16 ? products_for<PlainWeights<hwy::bfloat16_t>>(args)
                                       : products_for<PlainWeights<float>>(args);
 }
@@ -80,7 +86,8 @@ Tasks divide(const LinearProducts& products, const LinearArgs& args, int threads
   const int64_t rows = args.rows, N = args.W.N, K = args.W.K;
   const int64_t row_groups = ceil_div(rows, products.rows);
   const int64_t wanted =
-      threads == 1 ? 1 : std::clamp<int64_t>(rows * N * K / kBlockWork, 1, 4 * int64_t{threads});
+      threads == 1 ? 1
+                   : std::clamp<int64_t>(rows * N * K / kBlockWork, 1, products.tasks * threads);
   Tasks tasks;
   int64_t outputs;
   if (products.rows_stay) {
@@ -151,25 +158,12 @@ void linear_with(const LinearProducts& products, const LinearArgs& args, Stream&
   LinearArgs bare = args;
   bare.norm = nullptr;
   if (args.norm != nullptr) {
-    run(RmsNormArgs{.rows = args.rows,
-                    .D = static_cast<int>(args.W.K),
-                    .eps = args.norm_eps,
-                    .x = args.x,
-                    .w = args.norm,
-                    .y = between},
-        stream);
+    run(args.norm_into(between), stream);
     bare.x = between;
   }
   if (args.swiglu) bare.y = between + normed;
   bare_linear(products, bare, stream);
-  if (args.swiglu) {
-    run(GluArgs{.rows = args.rows,
-                .F = outputs,
-                .f = Activation::kSilu,
-                .gate_up = bare.y,
-                .y = args.y},
-        stream);
-  }
+  if (args.swiglu) run(args.gate_of(bare.y), stream);
   if (args.soft_cap > 0) {
     run(SoftCapArgs{.count = int64_t{args.rows} * outputs, .cap = args.soft_cap, .x = args.y},
         stream);

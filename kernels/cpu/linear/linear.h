@@ -18,6 +18,7 @@ struct LinearProducts {
   LinearBlock block;
   int64_t outputs = 8;  // ranges of outputs begin at multiples of this
   int64_t rows = 1;     // ranges of rows begin at multiples of this
+  int64_t tasks = 4;    // of a thread, at most
   // What stays in the second cache: weights while rows pass by, as many as fit with these; or
   // rounded rows while weights pass by.
   int64_t cache_bytes = 256 * 1024;

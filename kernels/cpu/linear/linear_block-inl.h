@@ -31,6 +31,10 @@ namespace recurve::cpu::HWY_NAMESPACE {
 
 // Matrices of this size are taken to come from memory: models that have them do not fit in a cache.
 inline constexpr int64_t kMemoryBytes = 4 << 20;
+template <class Weights>
+bool is_far(const LinearArgs& a, const Weights& weights) {
+  return a.W.N * weights.fetch_bytes() >= kMemoryBytes;
+}
 
 // Weights in fp32 or bf16.
 template <typename T>
@@ -45,14 +49,21 @@ struct PlainWeights {
     dot_tile(K, x, w, fetch, out);
   }
 
-  // See linear_panel-inl.h.
-  static constexpr int kRowsForPanels = 24;
+  // See linear_panel-inl.h. In fp32 there is nothing to widen.
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+  static constexpr int kRowsForPanels = 24, kRowsForFarPanels = sizeof(T) < sizeof(float) ? 97 : 24;
+#else
+  static constexpr int kRowsForPanels = 24, kRowsForFarPanels = sizeof(T) < sizeof(float) ? 64 : 24;
+#endif
   void widen(int64_t n, int64_t begin, int64_t end, int64_t step, float* to) const {
     const DotFloats d;
     const T* const w = data + n * K;
     const int64_t whole = std::min(end, K / kDotLanes);
     int64_t v = begin;
-    for (; v < whole; ++v, to += step) hn::StoreU(load_widened(w + v * kDotLanes), d, to);
+    for (; v < whole; ++v, to += step) {
+      fetch_lines<1>(reinterpret_cast<const std::byte*>(w + v * kDotLanes) + FetchFar::kAhead);
+      hn::StoreU(load_widened(w + v * kDotLanes), d, to);
+    }
     if (v == end) return;
     T padded[1][kDotLanes];
     const T* row[1];
@@ -102,11 +113,11 @@ void row_tile(const LinearArgs& a, const Weights& weights, int64_t row, int64_t 
 template <class Weights>
 void block(const LinearArgs& a, const Weights& weights, int64_t row_begin, int64_t row_end,
            int64_t begin, int64_t end) {
+  // Only the first rows find their weights in memory; the next find them in the cache.
+  const bool far = is_far(a, weights);
   for_row_tiles<Weights::kMostRows>(
       row_begin, row_end, weights.most_rows(), [&]<int ROWS>(int64_t row) HWY_ATTR {
-        // Only the first rows find their weights in memory; the next find them in the cache.
-        const bool fetch = row == row_begin && a.W.N * weights.fetch_bytes() >= kMemoryBytes;
-        row_tile<ROWS>(a, weights, row, begin, end, fetch);
+        row_tile<ROWS>(a, weights, row, begin, end, far && row == row_begin);
       });
 }
 

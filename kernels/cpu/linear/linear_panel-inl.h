@@ -9,7 +9,9 @@
 //   // Vectors [begin, end) of the values of output n: vector v goes to `to` + (v - begin) * step.
 //   // Columns from K on are zeros. `begin` is a multiple of kPartColumns / kDotLanes.
 //   void widen(int64_t n, int64_t begin, int64_t end, int64_t step, float* to) const;
-//   static constexpr int kRowsForPanels;  // from so many rows on panels are faster
+//   // From so many rows on panels are faster: of a matrix in a cache, and of one that comes from
+//   // memory, where a panel's weights are waited for before they are used.
+//   static constexpr int kRowsForPanels, kRowsForFarPanels;
 #if defined(RECURVE_CPU_LINEAR_PANEL_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef RECURVE_CPU_LINEAR_PANEL_INL_H
 #undef RECURVE_CPU_LINEAR_PANEL_INL_H
@@ -228,7 +230,9 @@ void plain_block(const LinearArgs& a, const std::byte*, int64_t row_begin, int64
 // How these rows are multiplied: a row has the same bits in both ways.
 template <class Weights>
 LinearProducts products_for(const LinearArgs& args) {
-  if (args.rows < Weights::kRowsForPanels || args.W.K == 0) return {.block = plain_block<Weights>};
+  const int rows_for_panels =
+      is_far(args, Weights(args.W)) ? Weights::kRowsForFarPanels : Weights::kRowsForPanels;
+  if (args.rows < rows_for_panels || args.W.K == 0) return {.block = plain_block<Weights>};
   return {.block = panel_block<Weights>,
           .outputs = kPanelOutputs,
           .cache_bytes = kPanelBytes,

@@ -217,9 +217,11 @@ struct Sums {
 template <class Format, bool SINGLE>
 HWY_INLINE void add_group(const GroupSums& group, const GroupScales& scales, const XRows& x,
                           int64_t g, Sums<SINGLE>& sums) {
-  const auto load_sums = [&](int64_t i) { return _mm512_load_si512(group[0] + i * kLanes); };
+  const auto load_sums = [&](int digit, int64_t i) {
+    return _mm512_load_si512(group[digit] + i * kLanes);
+  };
   if constexpr (SINGLE) {
-    const __m512i fours[4] = {load_sums(0), load_sums(1), load_sums(2), load_sums(3)};
+    const __m512i fours[4] = {load_sums(0, 0), load_sums(0, 1), load_sums(0, 2), load_sums(0, 3)};
     __m512i d[kDigits];
     turn_fours(fours, d);
     const __m512 dots =
@@ -236,8 +238,7 @@ HWY_INLINE void add_group(const GroupSums& group, const GroupScales& scales, con
     if constexpr (Format::kMinimum) total = load(x.sums + g * x.rows, x.rows);
     HWY_UNROLL(16)
     for (int64_t i = 0; i < kOutputs; ++i) {
-      const __m512 dots = whole(load_sums(3 * kOutputs + i), load_sums(2 * kOutputs + i),
-                                load_sums(kOutputs + i), load_sums(i));
+      const __m512 dots = whole(load_sums(3, i), load_sums(2, i), load_sums(1, i), load_sums(0, i));
       const __m512 scale = _mm512_mul_ps(_mm512_set1_ps(scales.scale[i]), unit);
       sums.of[i] = _mm512_fmadd_ps(dots, scale, sums.of[i]);
       if constexpr (Format::kMinimum) {

@@ -10,30 +10,42 @@
 namespace recurve::cpu {
 namespace {
 
+// Products that this machine has, looked up once: that executes CPUID, which takes tens of
+// microseconds in a virtual machine.
 template <const LinearProducts* (*PRODUCTS)()>
 LinearProducts choose(const LinearArgs&) {
-  return *PRODUCTS();
+  static const LinearProducts& products = *PRODUCTS();
+  return products;
 }
 
-// Writes these products with weights in bf16 over those of the table; with fp32 it has them as
-// before.
+// Writes these products over those of the table with weights in int8 or int4.
+template <const LinearProducts* (*PRODUCTS)()>
+void put_packed(Kernels& kernels, const WeightFormat& format, const char* implementation) {
+  choose<PRODUCTS>({});
+  put_format<choose<PRODUCTS>>(kernels, format, implementation);
+}
+
+// The same with weights in bf16; with fp32 it has them as before.
 template <const LinearProducts* (*PRODUCTS)()>
 void put_bf16(Kernels& kernels, const char* implementation) {
+  choose<PRODUCTS>({});
   kernels.linear.run = [](const LinearArgs& args, Stream& stream) {
     if (args.W.dtype != DType::kBF16) return run(args, stream);
-    linear_with(*PRODUCTS(), args, stream);
+    linear_with(choose<PRODUCTS>(args), args, stream);
   };
   kernels.expert_linear.run = [](const ExpertLinearArgs& args, Stream& stream) {
     if (args.W.dtype != DType::kBF16) return run(args, stream);
     experts_with(choose<PRODUCTS>, args, stream);
   };
   kernels.linear.scratch = [](const LinearArgs& args) {
-    return args.W.dtype != DType::kBF16 ? scratch_of(args) : scratch_with(*PRODUCTS(), args);
+    return args.W.dtype != DType::kBF16 ? scratch_of(args)
+                                        : scratch_with(choose<PRODUCTS>(args), args);
   };
   kernels.expert_linear.scratch = [](const ExpertLinearArgs& args) {
     return args.W.dtype != DType::kBF16 ? scratch_of(args) : scratch_with(choose<PRODUCTS>, args);
   };
   kernels.linear.implementation = kernels.expert_linear.implementation = implementation;
+  kernels.linear.transposed.erase(&kBf16Weights);
 }
 
 bool is_amd() {
@@ -73,14 +85,14 @@ std::string put_products(Kernels& kernels, ActivationType narrowest) {
   const ProductChoice choice = choose_products(this_processor(), narrowest);
   if (choice.amx) {
     put_bf16<amx_f32_products>(kernels, "cpu/amx");
-    put_format<choose<amx_int8_products>>(kernels, kInt8Weights, "cpu/amx");
-    put_format<choose<amx_int4_products>>(kernels, kInt4Weights, "cpu/amx");
+    put_packed<amx_int8_products>(kernels, kInt8Weights, "cpu/amx");
+    put_packed<amx_int4_products>(kernels, kInt4Weights, "cpu/amx");
   }
   if (choice.bf16 && choice.amx) put_bf16<amx_bf16_products>(kernels, "cpu/amx_bf16");
   if (choice.bf16 && !choice.amx) put_bf16<bf16_products>(kernels, "cpu/avx512_bf16");
   if (choice.int8) {
-    put_format<choose<int8_products>>(kernels, kInt8Weights, "cpu/avx512_vnni");
-    put_format<choose<int4_products>>(kernels, kInt4Weights, "cpu/avx512_vnni");
+    put_packed<int8_products>(kernels, kInt8Weights, "cpu/avx512_vnni");
+    put_packed<int4_products>(kernels, kInt4Weights, "cpu/avx512_vnni");
   }
   return choice.types;
 }

@@ -54,14 +54,15 @@ HWY_INLINE void step_tile(D d, const MatrixRows& m, const StepFactors<ROWS>& x, 
   load_as_columns<T>(d, m.o + j, sum);
   HWY_UNROLL(4)
   for (int r = 0; r < ROWS; ++r) {
-    T* at = S + int64_t{r} * m.DV + j;
-    load_columns(d, at, state);
+    T* row = S + int64_t{r} * m.DV;
+    each<COUNT>([&](int i) HWY_ATTR { fetch_state(d, row, j + i * hn::MaxLanes(d)); });
+    load_columns(d, row + j, state);
     each<COUNT>([&](int i) HWY_ATTR {
       const auto added = hn::Mul(hn::Set(d, x.k[r]), value[i]);
       state[i] = hn::MulAdd(hn::Set(d, x.F[r]), state[i], added);
       sum[i] = hn::MulAdd(hn::Set(d, x.q[r]), state[i], sum[i]);
     });
-    store_columns(d, state, at);
+    store_columns(d, state, row + j);
   }
   store_as_columns<T>(d, sum, m.o + j);
 }

@@ -17,6 +17,7 @@ namespace recurve::cpu {
 // One row of one head.
 struct Rwkv7Row {
   int N;
+  bool alone;          // of its sequence: S comes from memory
   const float* r;      // (N)
   const float* lw;     // (N)
   const float* k;      // (N)
@@ -54,6 +55,12 @@ HWY_INLINE void step_columns(D d, const Rwkv7Row& x, int64_t first, T* stored) {
   int64_t c = 0;
   for (; c + 2 <= N; c += 2) {
     const auto one = hn::Set(d, x.kk[c]), other = hn::Set(d, x.kk[c + 1]);
+    if (x.alone) {
+      each<COUNT>([&](int j) HWY_ATTR {
+        fetch_state(d, stored + c * N, first + j * hn::MaxLanes(d));
+        fetch_state(d, stored + (c + 1) * N, first + j * hn::MaxLanes(d));
+      });
+    }
     load_columns(d, S + c * N, state);
     each<COUNT>([&](int j) HWY_ATTR { even[j] = hn::NegMulAdd(one, state[j], even[j]); });
     load_columns(d, S + (c + 1) * N, state);
@@ -116,6 +123,7 @@ void run_head(const Rwkv7Args& a, int64_t seq, int64_t head, float* memory) {
     const int64_t at = int64_t{row} * a.stride + head * N;
     HWY_DYNAMIC_DISPATCH(rwkv7_step)
     ({.N = a.N,
+      .alone = end - first == 1,
       .r = a.r + at,
       .lw = a.lw + at,
       .k = a.k + at,

@@ -111,6 +111,7 @@ HWY_INLINE void step_rows(int N, float decay, float dt, const SsdChunk& c, int p
     const auto B = hn::LoadU(d, c.B + n), C = hn::LoadU(d, c.C + n);
     HWY_UNROLL(4)
     for (int r = 0; r < ROWS; ++r) {
+      fetch_state(d, h[r], n);
       const auto added = hn::Mul(hn::Set(d, put_in[r]), B);
       const auto state = hn::MulAdd(hn::Set(d, decay), load_state(d, h[r] + n), added);
       store_state(d, state, h[r] + n);

@@ -8,8 +8,10 @@
 
 #include <hwy/highway.h>
 
+#include <cstddef>
 #include <cstdint>
 
+#include "kernels/cpu/fetch.h"
 #include "kernels/tensor.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -53,6 +55,17 @@ HWY_INLINE void store_state(D d, hn::Vec<D> v, float* to) {
 template <class D>
 HWY_INLINE void store_state(D d, hn::Vec<D> v, uint16_t* to) {
   store_upper_halves(d, bf16_bits(d, v), to);
+}
+
+// For a step, which goes through a state that comes from memory, a vector at a time: where value n
+// of a row begins a line, asks for the line FetchNear::kAhead behind it.
+template <class D, class T>
+HWY_INLINE void fetch_state(D d, const T* row, int64_t n) {
+  constexpr int64_t kBytes = sizeof(T);
+  if constexpr (hn::MaxLanes(d) * kBytes % kLine != 0) {
+    if (n * kBytes % kLine != 0) return;
+  }
+  fetch_lines<1>(reinterpret_cast<const std::byte*>(row + n) + FetchNear::kAhead);
 }
 
 // COUNT vectors of a row of a state, whose columns are all computed alike: in an order of lanes

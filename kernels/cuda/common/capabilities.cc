@@ -19,6 +19,7 @@ void set_sm80_capabilities(Kernels& kernels) {
 
 void set_sm90_capabilities(Kernels& kernels) {
   kernels.linear.rounds = sm90::linear_takes;
+  kernels.expert_linear.rounds = sm90::experts_round;
   kernels.linear.convolves = sm90::linear_convolves;
   kernels.linear.activates = sm90::linear_activates;
   kernels.linear.most_rows_of_deferred_norm = sm90::kMostRowsOfDeferredNorm;

@@ -38,6 +38,12 @@ __device__ inline float squares_of(const float4& v) {
   return fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, __fmul_rn(v.x, v.x))));
 }
 
+// The sum of eight values: a lane's four and those of the adjacent lane. Both lanes call it.
+__device__ inline float sum_of_eight(float squares) {
+  const int lane = threadIdx.x % kWarpSize;
+  return squares + __shfl_xor_sync(3u << (lane & ~1), squares, 1);
+}
+
 // What a norm multiplies by, from the sum of so many squares.
 __device__ inline float norm_scale(float squares, int count, float eps) {
   return 1.0f / sqrtf(squares / static_cast<float>(count) + eps);

@@ -1,5 +1,7 @@
 #include "kernels/cuda/common/table.h"
 
+#include <type_traits>
+
 #include "kernels/cuda/common/capabilities.h"
 #include "kernels/cuda/sm80/limits.h"
 #include "kernels/cuda/sm80/ops.h"
@@ -10,11 +12,12 @@
 namespace recurve::cuda {
 namespace {
 
-// The linear layers of weights that are packed.
-void put_formats(LinearOp& linear, void (*run)(const LinearArgs&, Stream&),
+// The products with weights that are packed.
+template <typename Args>
+void put_formats(MatrixOp<Args>& op, std::type_identity_t<void (*)(const Args&, Stream&)> run,
                  const char* implementation) {
   for (const WeightFormat* format : {&kInt8Weights, &kInt4Weights}) {
-    linear.put({format, run, implementation});
+    op.put({format, run, implementation});
   }
 }
 
@@ -26,7 +29,9 @@ Kernels sm80_table(size_t shared_memory) {
                 sm80::run(args, stream);
               });
   put_formats(kernels.linear, sm80::run, "cuda/sm80");
+  put_formats(kernels.expert_linear, sm80::run, "cuda/sm80");
   kernels.linear.run_group = sm80::run_group;
+  kernels.lora.shrink = sm80::shrink;
   set_sm80_capabilities(kernels);
   sm80::set_limits(kernels, shared_memory);
   return kernels;
@@ -39,7 +44,9 @@ void put_sm90(Kernels& kernels) {
                 sm90::run(args, stream);
               });
   put_formats(kernels.linear, sm90::run, "cuda/sm90");
+  put_formats(kernels.expert_linear, sm90::run, "cuda/sm90");
   kernels.linear.run_group = sm90::run_group;
+  kernels.lora.shrink = sm90::shrink;
   set_sm90_capabilities(kernels);
 }
 

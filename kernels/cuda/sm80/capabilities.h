@@ -17,6 +17,13 @@ inline bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(po
 // Weights in bf16 whose rows begin at multiples of 16 bytes.
 inline bool linear_bf16_takes(const Matrix& W) { return W.dtype == DType::kBF16 && W.K % 8 == 0; }
 
+// Whether rows of experts' weights and of x begin where the tensor cores' kernel reads them.
+// Depends on the matrix alone: all rows are summed in one order.
+inline bool experts_take_tiles(const Matrix& W) {
+  if (W.format == nullptr) return linear_bf16_takes(W) && aligned(W.data);
+  return W.K % 4 == 0 && aligned(W.data) && aligned(W.scales);
+}
+
 // Whether a layer asks for nothing but its product, a bias, a residual and an activation, of rows
 // that are as they are to be multiplied.
 inline bool is_plain(const LinearArgs& a) {

@@ -8,6 +8,7 @@
 #include "kernels/cuda/sm80/matrix/matrix_chunk.h"
 #include "kernels/cuda/sm80/matrix/matrix_step.cuh"
 #include "kernels/cuda/sm80/matrix/rwkv7.h"
+#include "kernels/cuda/sm80/rows/router.h"
 
 namespace recurve::cuda::sm80 {
 namespace {
@@ -78,6 +79,10 @@ void set_limits(Kernels& kernels, size_t shared_memory) {
   };
   kernels.paged_attention.cannot = [](const PagedAttentionArgs& a) -> std::string {
     return a.D > kMostPagedChannels ? too_many("channels a head", a.D, kMostPagedChannels) : "";
+  };
+  kernels.router.cannot = [shared_memory](const RouterArgs& a) -> std::string {
+    if (bytes_of_routed_row(a) <= shared_memory) return "";
+    return std::to_string(a.E) + " experts, for which its memory is too small";
   };
 }
 

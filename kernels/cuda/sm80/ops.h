@@ -11,6 +11,7 @@ void run(const EmbedArgs& args, Stream& stream);
 void run(const GatherRowsArgs& args, Stream& stream);
 void run(const RmsNormArgs& args, Stream& stream);
 void run(const LinearArgs& args, Stream& stream);
+void run(const LoraArgs& args, Stream& stream);
 void run(const MlstmArgs& args, Stream& stream);
 void run(const HeadNormGateArgs& args, Stream& stream);
 void run(const SoftCapArgs& args, Stream& stream);
@@ -43,10 +44,15 @@ void run(const RgLruArgs& args, Stream& stream);
 void run(const RingAttentionArgs& args, Stream& stream);
 void run(const AppendArgs& args, Stream& stream);
 void run(const PagedAttentionArgs& args, Stream& stream);
+void run(const RouterArgs& args, Stream& stream);
+void run(const ExpertLinearArgs& args, Stream& stream);
 void run(const TakeTokensArgs& args, Stream& stream);
 void run(const SampleArgs& args, Stream& stream);
 
 // LinearOp::run_group.
 void run_group(std::span<const LinearArgs> layers, Stream& stream);
+
+// LoraOp::shrink.
+void shrink(const LoraArgs& args, Stream& stream);
 
 }  // namespace recurve::cuda::sm80

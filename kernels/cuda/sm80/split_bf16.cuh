@@ -38,10 +38,12 @@ __device__ inline uint32_t upper_halves(float low, float high) {
   return __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x7632);
 }
 
-// Eight activations, thrice: hi, mid, lo, each as four pairs of bf16.
-struct Split {
-  uint4 part[3];
+// Eight activations, each part of them as four pairs of bf16.
+template <int kParts>
+struct Parts {
+  uint4 part[kParts];
 };
+using Split = Parts<3>;  // hi, mid, lo
 __device__ inline float rest_of(float x) { return isinf(x) ? 0.0f : x - upper_half(x); }
 __device__ inline void split_pair(float x0, float x1, uint32_t& hi, uint32_t& mid, uint32_t& lo) {
   const float r0 = rest_of(x0), r1 = rest_of(x1);
@@ -58,6 +60,12 @@ __device__ inline Split split(const float4& first, const float4& second) {
   return s;
 }
 
+// Eight activations, rounded.
+__device__ inline Parts<1> round_to_parts(const float4& first, const float4& second) {
+  return {{{round_bf16(first.x, first.y), round_bf16(first.z, first.w),
+            round_bf16(second.x, second.y), round_bf16(second.z, second.w)}}};
+}
+
 // The sums of a warp's tile. Of a slab a lane holds, for each of its outputs and rows, the 8 values
 // of K from 8 (lane % 4) on. In which places of the mma they stand does not matter, as long as both
 // sides agree.
@@ -67,11 +75,12 @@ struct Accumulator {
   float small[kM][kR][4] = {};
 
   // One slab of row tile r. w: two outputs of each tile.
-  __device__ void add(const uint4 (&w)[2 * kM], int r, const Split& x) {
+  template <int kParts>
+  __device__ void add(const uint4 (&w)[2 * kM], int r, const Parts<kParts>& x) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
-      for (int part = 0; part < 3; ++part) add_part(w, r, x, half, part);
+      for (int part = 0; part < kParts; ++part) add_part(w, r, x.part[part], half, part);
     }
   }
 
@@ -94,8 +103,7 @@ struct Accumulator {
 
  private:
   // half: of each lane's 8 values.
-  __device__ void add_part(const uint4 (&w)[2 * kM], int r, const Split& x, int half, int part) {
-    const uint4& b = x.part[part];
+  __device__ void add_part(const uint4 (&w)[2 * kM], int r, const uint4& b, int half, int part) {
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
       const uint4 &low = w[2 * m], &high = w[2 * m + 1];

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/common/cluster.cuh"
 #include "kernels/cuda/common/math.cuh"
+#include "kernels/cuda/sm80/copies.cuh"
 #include "kernels/cuda/sm80/matrix/tile_chunk.h"
 
 // Products of bf16 tiles on the tensor cores, out of shared memory. PTX ISA, mma.m16n8k16 and
@@ -69,14 +70,6 @@ class TileMatrix {
   uint32_t left_, left_turn_, right_,
       right_turn_;  // shared addresses, and what they are xored with
 };
-
-// Copies 16 bytes past the L1 cache, with zeros behind the first `bytes`.
-__device__ inline void copy_16_bytes(uint32_t to, const void* from, int bytes = 16) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
-               : "memory");
-}
-__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-__device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // kBytes that lie side by side, a multiple of 16, by kThreads threads.
 template <int kBytes, int kThreads>

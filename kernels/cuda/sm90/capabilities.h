@@ -40,6 +40,11 @@ inline bool linear_takes(const Matrix& W) {
   return (packed || sm80::linear_bf16_takes(W)) && !small_matrix(W);
 }
 
+// Whether the products with the matrices of experts round x to bf16.
+inline bool experts_round(const Matrix& W) {
+  return sm80::experts_take_tiles(W) && !small_matrix(W);
+}
+
 // Whether the layer's kernel, where it takes the matrix, can end with this convolution.
 inline bool can_end_with(const LinearArgs& args, const CausalConv1dArgs& conv) {
   return conv.seqs.max_len == 1 && args.rows <= kMostConvolved && args.W.N % 4 == 0 &&

@@ -7,8 +7,10 @@
 namespace recurve::cuda::sm90 {
 
 void run(const DeltaRuleArgs& args, Stream& stream);
+void run(const ExpertLinearArgs& args, Stream& stream);
 void run(const GlaArgs& args, Stream& stream);
 void run(const LinearArgs& args, Stream& stream);
+void run(const LoraArgs& args, Stream& stream);
 void run(const MlstmArgs& args, Stream& stream);
 void run(const PagedAttentionArgs& args, Stream& stream);
 void run(const RnnArgs& args, Stream& stream);
@@ -17,5 +19,8 @@ void run(const SsdArgs& args, Stream& stream);
 
 // LinearOp::run_group.
 void run_group(std::span<const LinearArgs> layers, Stream& stream);
+
+// LoraOp::shrink.
+void shrink(const LoraArgs& args, Stream& stream);
 
 }  // namespace recurve::cuda::sm90

@@ -74,6 +74,15 @@ CUtensorMap tensor_map(const Matrix& matrix, int box_rows, int boxes) {
                    {kBoxK, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(boxes)});
 }
 
+CUtensorMap line_map(const Matrix& matrix, int box_rows, int lines) {
+  const int64_t bytes = format_of(matrix).row_bytes(matrix.K);
+  CHECK(bytes % kLineBytes == 0);
+  const auto row = static_cast<cuuint64_t>(bytes), N = static_cast<cuuint64_t>(matrix.N);
+  return encode<3>(CU_TENSOR_MAP_DATA_TYPE_UINT8, matrix.data, {kLineBytes, N, row / kLineBytes},
+                   {row, kLineBytes},
+                   {kLineBytes, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(lines)});
+}
+
 CUtensorMap tensor_map(const float* values, int rows, int columns, int64_t stride, int box_rows) {
   return encode<2>(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, values,
                    {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)},

@@ -19,6 +19,11 @@ CUtensorMap packed_tensor_map(const Matrix& matrix, int box_rows, int groups);
 // numbers are the third coordinate, and the first is 0. K is a multiple of kBoxK.
 CUtensorMap tensor_map(const Matrix& matrix, int box_rows, int boxes);
 
+// The same for the bytes of a matrix in any format: boxes (box_rows, kLineBytes), so many side by
+// side. Rows are a multiple of kLineBytes long.
+constexpr int kLineBytes = 128;
+CUtensorMap line_map(const Matrix& matrix, int box_rows, int lines);
+
 // Such a map for copies of boxes (box_rows, kFloatBox) of rows of floats, `stride` floats from
 // each to the next. Rows begin at multiples of 16 bytes.
 constexpr int kFloatBox = 32;

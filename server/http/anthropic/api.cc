@@ -46,7 +46,7 @@ json anthropic_error(int status, const std::string& message, const std::string&)
 HttpApi anthropic_api(ServerCore& core) {
   return {.routes = {{verb::post, "/v1/messages", kJson, answers<Messages>(core)},
                      {verb::post, "/v1/messages/count_tokens", kJson,
-                      UnaryExchange::text_handler(core, count_tokens)}},
+                      UnaryExchange::request_handler(core, count_tokens)}},
           .error_body = anthropic_error};
 }
 

@@ -30,6 +30,8 @@ constexpr RequestField kMessagesFields[] = {
     {"any_whitespace", kM, kHarmless, {}, "is used with an answer only"},
     {"thinking", kMT, kRefused},
     {"container", 0, kRefused},
+    {"initial_state", kM, kRefused},
+    {"adapter", kM, kRefused},
     {"state", 0, kRefused},
     {"return_state", 0, kRefused, {"false"}},
     {"compaction", 0, kRefused},
@@ -369,6 +371,7 @@ void read_answer_fields(const ClientJson& body, TextRequest* asked) {
   p.temperature = float_of(body, "temperature").value_or(p.temperature);
   p.top_p = float_of(body, "top_p").value_or(p.top_p);
   p.top_k = int32_of(body, "top_k").value_or(p.top_k);
+  asked->chosen = chosen_of(body);
   asked->max_tokens = int32_of(body, "max_tokens");
   if (!asked->max_tokens) throw BadField("max_tokens", "max_tokens must be given");
   if (const ClientJson* stops = find(body, "stop_sequences")) {

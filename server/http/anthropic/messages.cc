@@ -47,7 +47,7 @@ const char* stop_reason_of(const ChoiceEnd& end) {
 
 Messages::Messages(const ServerCore& core, const HttpRequest& request)
     : core_(core),
-      tenant_(request.caller.tenant),
+      caller_(request.caller),
       session_(request.session),
       id_("msg_" + request.request_id) {}
 
@@ -65,7 +65,7 @@ Refused Messages::read(std::string text, const WorkLimits& limits,
     to.prompt = take_prompt(body, bytes, thinking_);
   };
   Refused refused = read_messages_body(std::move(text), limits, MessagesResource::kMessages,
-                                       {core_, &model_, tenant_, session_}, read);
+                                       {core_, &model_, caller_, session_}, read);
   if (!refused) asked->front().model = model_;
   return refused;
 }
@@ -179,7 +179,7 @@ json Messages::usage() const {
 // how deeply they are nested.
 std::string Messages::object() {
   std::string message = fmt::format(R"({{"id":{},"type":"message","role":"assistant","model":{},)",
-                                    dump(json(id_)), dump(json(model_->info.model_name)));
+                                    dump(json(id_)), dump(json(model_.name())));
   size_t bytes = message.size() + 512;
   for (const Block& block : blocks_) {
     bytes += static_cast<size_t>(bytes_in_json(block.text)) + block.id.size() +
@@ -208,17 +208,18 @@ std::string Messages::object() {
   return message;
 }
 
-Refused count_tokens(std::string text, const ServerCore& core, const WorkLimits& limits,
+Refused count_tokens(HttpRequest& request, const ServerCore& core, const WorkLimits& limits,
                      std::string* object) {
-  const size_t bytes = text.size();
+  const size_t bytes = request.body.size();
   Conversation conversation;
-  std::shared_ptr<ServedModel> model;
+  FoundModel model;
   const auto read = [&](ClientJson& body) {
     (void)messages_tool_use(body);
     conversation = take_prompt(body, bytes, thinking_of(body));
   };
-  Refused refused = read_messages_body(std::move(text), limits, MessagesResource::kCountTokens,
-                                       {core, &model}, read);
+  Refused refused =
+      read_messages_body(std::move(request.body), limits, MessagesResource::kCountTokens,
+                         {core, &model, request.caller}, read);
   std::vector<int32_t> ids;
   if (!refused) {
     refused =

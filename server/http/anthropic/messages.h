@@ -52,8 +52,8 @@ class Messages final : public AnswerDialect {
   nlohmann::json usage() const;
 
   const ServerCore& core_;
-  std::shared_ptr<ServedModel> model_;  // once read
-  const TenantId tenant_;
+  FoundModel model_;  // once read
+  const Identity caller_;
   const std::string session_, id_;
   bool stream_ = false;
   Thinking thinking_;
@@ -66,8 +66,8 @@ class Messages final : public AnswerDialect {
 };
 
 // The tokens of a body's messages, system and tools: {"input_tokens": N}. See
-// UnaryExchange::TextWork.
-Refused count_tokens(std::string body, const ServerCore& core, const WorkLimits& limits,
+// UnaryExchange::RequestWork.
+Refused count_tokens(HttpRequest& request, const ServerCore& core, const WorkLimits& limits,
                      std::string* object);
 
 }  // namespace recurve

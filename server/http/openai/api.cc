@@ -40,23 +40,24 @@ HttpApi openai_api(ServerCore& core, int64_t max_response_bytes) {
     std::string body = std::move(request.body);
     return Responses(core, *responses, request).count_input(std::move(body), limits, object);
   };
-  HttpApi api{.routes = {
-                  {verb::post, "/v1/completions", kJson, answers<Completions>(core)},
-                  {verb::post, "/v1/chat/completions", kJson, answers<ChatCompletions>(core)},
-                  {verb::post, "/v1/embeddings", kJson, Embeddings::handler(core)},
-                  {verb::get, "/v1/models", kNone, at_once(list_models)},
-                  {verb::get, "/v1/models/*", kNone, at_once(get_model)},
-                  {verb::post, "/v1/responses", kJson, answers<Responses>(core, responses)},
-                  {verb::post, "/v1/responses/input_tokens", kJson,
-                   UnaryExchange::request_handler(core, count_input)},
-                  {verb::get, "/v1/responses/*", kNone, stored(find_response)},
-                  {verb::get, "/v1/responses/*/input_items", kNone, stored(list_input_items)},
-                  {verb::post, "/v1/responses/*/cancel", kOptional, stored(cancel_response)},
-                  {verb::delete_, "/v1/responses/*", kNone, stored(delete_response)},
-                  {verb::post, "/tokenize", kJson, UnaryExchange::text_handler(core, tokenize)},
-                  {verb::post, "/detokenize", kJson, UnaryExchange::text_handler(core, detokenize)},
-                  {verb::get, "/tokenizer_info", kNone, at_once(tokenizer_info)},
-              }};
+  HttpApi api{
+      .routes = {
+          {verb::post, "/v1/completions", kJson, answers<Completions>(core)},
+          {verb::post, "/v1/chat/completions", kJson, answers<ChatCompletions>(core)},
+          {verb::post, "/v1/embeddings", kJson, Embeddings::handler(core)},
+          {verb::get, "/v1/models", kNone, at_once(list_models)},
+          {verb::get, "/v1/models/*", kNone, at_once(get_model)},
+          {verb::post, "/v1/responses", kJson, answers<Responses>(core, responses)},
+          {verb::post, "/v1/responses/input_tokens", kJson,
+           UnaryExchange::request_handler(core, count_input)},
+          {verb::get, "/v1/responses/*", kNone, stored(find_response)},
+          {verb::get, "/v1/responses/*/input_items", kNone, stored(list_input_items)},
+          {verb::post, "/v1/responses/*/cancel", kOptional, stored(cancel_response)},
+          {verb::delete_, "/v1/responses/*", kNone, stored(delete_response)},
+          {verb::post, "/tokenize", kJson, UnaryExchange::request_handler(core, tokenize)},
+          {verb::post, "/detokenize", kJson, UnaryExchange::request_handler(core, detokenize)},
+          {verb::get, "/tokenizer_info", kNone, at_once(tokenizer_info)},
+      }};
   for (Route& route : session_routes(core)) api.routes.push_back(std::move(route));
   return api;
 }

@@ -5,6 +5,7 @@
 #include "server/http/body_fields.h"
 #include "server/http/openai/responses/stored_responses.h"
 #include "server/identity/base64.h"
+#include "server/serving/bind.h"
 
 namespace recurve {
 namespace {
@@ -42,7 +43,12 @@ Refused CarriedState::apply(std::vector<TextRequest>* asked) {
   id_ = make_name("carried-");
   one.session = id_;
   one.session_is_kept = true;
-  Refused refused = returns_ ? check_size(model_->info.state_bytes) : Refused();
+  if (given_ && !one.chosen.initial_state.empty()) {
+    return invalid("initial_state", "initial_state must be left out with a state");
+  }
+  Refused refused = choose_adapter(model_, &one.chosen);
+  chosen_ = one.chosen;
+  if (!refused && returns_) refused = check_size(model_->info.state_bytes);
   if (refused || !given_) return refused;
   SessionCommand command;
   refused = read_state(model_->info, *given_, /*cut=*/false, &command);
@@ -67,6 +73,7 @@ bool CarriedState::open(Go go) {
   SessionCommand command{.kind = ready_ != nullptr ? Kind::kImport : Kind::kOpen,
                          .caller = caller_,
                          .name = reserved_name(id_),
+                         .chosen = chosen_,
                          .state = std::move(ready_)};
   command.done = [this, go](SessionResult result) {
     core_.delivery_threads.post([this, go, result = std::move(result)] {

@@ -46,10 +46,11 @@ class CarriedState {
   Refused encode(StateSource& state);
 
   ServerCore& core_;
-  std::shared_ptr<ServedModel> model_;  // of the requests
+  FoundModel model_;  // of the requests
   const Identity caller_;
   bool returns_ = false, opened_ = false;
   std::optional<std::string> given_;         // until apply(), which leaves it empty
+  BindingNames chosen_;                      // of a session that begins with no given state
   std::shared_ptr<const ReadyState> ready_;  // null: the session begins with nothing
   std::string id_;
   std::string taken_;

@@ -54,7 +54,7 @@ json Choices::object() const {
   return {{"id", id_prefix() + id_},
           {"object", object_name()},
           {"created", static_cast<int64_t>(created_)},
-          {"model", model_->info.model_name},
+          {"model", model_.name()},
           {"system_fingerprint", model_->info.system_fingerprint}};
 }
 

@@ -78,12 +78,12 @@ class Choices : public AnswerDialect {
   TokenNames names() const { return {tokenizer(), form_.tokens_as_ids}; }
 
   // Finds model_.
-  ModelQuery query() { return {core_, &model_, caller_.tenant, session_}; }
+  ModelQuery query() { return {core_, &model_, caller_, session_}; }
   // Puts the requests that were read to the model, and the only one to a carried state.
   Refused apply_state(std::vector<TextRequest>* asked);
 
   const ServerCore& core_;
-  std::shared_ptr<ServedModel> model_;  // once read
+  FoundModel model_;  // once read
   OpenAiForm form_;
   CarriedState state_;
   const Identity caller_;

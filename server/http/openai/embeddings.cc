@@ -64,17 +64,18 @@ std::string_view bytes_of(const std::vector<float>& values) {
 }  // namespace
 
 Refused read_embed_request(std::string body, const WorkLimits& limits, const ServerCore& core,
-                           EmbedRequest* asked, bool* base64) {
+                           const Identity& caller, EmbedRequest* asked, bool* base64) {
   const auto read = [&](ClientJson& fields) {
     take_inputs(fields, asked);
     asked->pooling = pooling_of(fields);
     asked->dimensions = int32_of(fields, "dimensions");
     asked->add_special_tokens = bool_of(fields, "add_special_tokens").value_or(true);
+    asked->adapter = string_of(fields, "adapter").value_or("");
     asked->priority = int32_of(fields, "priority").value_or(0);
     *base64 = is_base64(fields);
   };
   return read_body(std::move(body), limits, table_of(OpenAiResource::kEmbeddings), kIdLists,
-                   {core, &asked->model}, read);
+                   {core, &asked->model, caller}, read);
 }
 
 Route::Begin Embeddings::handler(ServerCore& core) {
@@ -103,7 +104,7 @@ Refused Embeddings::read(EmbedRequest* asked) {
   return guarded("input", [&] {
     if (Refused refused = read_deadline(request_, Clock::now(), &deadline_)) return refused;
     Refused refused = read_embed_request(std::exchange(request_.body, {}), core_.limits(nullptr),
-                                         core_, asked, &base64_);
+                                         core_, request_.caller, asked, &base64_);
     return refused ? refused : reserve_object(*asked);
   });
 }
@@ -111,6 +112,7 @@ Refused Embeddings::read(EmbedRequest* asked) {
 Refused Embeddings::reserve_object(const EmbedRequest& asked) {
   constexpr size_t kHead = 1024, kEach = 64, kFloat = 16, kInBase64 = 6;  // bytes, at most
   int32_t dimensions = 0;
+  model_name_ = asked.model.name();
   if (Refused refused = check_dimensions(asked, asked.model->text, &dimensions)) return refused;
   const size_t value = base64_ ? kInBase64 : kFloat;
   const size_t bytes =
@@ -130,7 +132,7 @@ void Embeddings::send(EmbedEvent event) {
   if (const auto* end = std::get_if<EmbedEnd>(&event)) {
     const int64_t tokens = end->usage.prompt_tokens;
     object_ += fmt::format(R"(],"model":{},"usage":{{"prompt_tokens":{},"total_tokens":{}}}}})",
-                           dump(nlohmann::json(call_->model().info.model_name)), tokens, tokens);
+                           dump(nlohmann::json(model_name_)), tokens, tokens);
   }
 }
 
@@ -167,8 +169,8 @@ void Embeddings::client_left() { call_->disconnected(); }
 void Embeddings::done() {
   const auto alive = std::move(self_);
   object_share_ = {};
+  call_->done();  // before it, the call may cut the connection
   connection_.reset();
-  call_->done();
 }
 
 void Embeddings::released() { const auto alive = std::move(alive_); }

@@ -10,7 +10,7 @@ namespace recurve {
 
 // Reads a body. base64: whether the values are wanted in it. May throw WorkUnwanted and BadField.
 Refused read_embed_request(std::string body, const WorkLimits& limits, const ServerCore& core,
-                           EmbedRequest* asked, bool* base64);
+                           const Identity& caller, EmbedRequest* asked, bool* base64);
 
 // A request for embeddings: one object of JSON, whose size is known and reserved before anything is
 // computed.
@@ -49,6 +49,7 @@ class Embeddings final : public Exchange, private EmbedSink {
   bool base64_ = false;
   ByteBudget::Share object_share_;
   std::string object_;
+  std::string model_name_;  // as the request has it
 
   // On the strand.
   bool finishing_ = false, finished_ = false;

@@ -7,19 +7,23 @@
 #include <utility>
 
 #include "server/http/request_body.h"
+#include "server/serving/bind.h"
 
 namespace recurve {
 namespace {
 
 using nlohmann::json;
 
-json model_object(const ServerCore& core, const ServedModel& model) {
+// As vLLM has it: an adapter is a model, whose parent is that which it changes.
+json model_object(const ServerCore& core, const FoundModel& model) {
   const auto age = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - core.started);
-  return {{"id", model.info.model_name},
-          {"object", "model"},
-          {"created", static_cast<int64_t>(std::time(nullptr)) - age.count()},
-          {"owned_by", "recurve"},
-          {"max_model_len", max_model_len(model)}};
+  json object = {{"id", model.name()},
+                 {"object", "model"},
+                 {"created", static_cast<int64_t>(std::time(nullptr)) - age.count()},
+                 {"owned_by", "recurve"},
+                 {"max_model_len", max_model_len(*model)}};
+  if (!model.adapter.empty()) object["parent"] = model->name();
+  return object;
 }
 
 }  // namespace
@@ -29,17 +33,22 @@ int64_t max_model_len(const ServedModel& model) {
   return session == 0 ? prompt : std::min(prompt, session);
 }
 
-Refused list_models(const HttpRequest&, const ServerCore& core, json* object) {
+Refused list_models(const HttpRequest& request, const ServerCore& core, json* object) {
   json models = json::array();
-  for (const auto& model : core.models()) models.push_back(model_object(core, *model));
+  for (const auto& model : core.models()) {
+    models.push_back(model_object(core, model));
+    for (const auto& adapter : visible_adapters(model->text, request.caller)) {
+      models.push_back(model_object(core, {model, adapter->id.name}));
+    }
+  }
   *object = {{"object", "list"}, {"data", std::move(models)}};
   return {};
 }
 
 Refused get_model(const HttpRequest& request, const ServerCore& core, json* object) {
-  std::shared_ptr<ServedModel> model;
-  Refused refused = core.find({.name = request.names.front()}, &model);
-  if (!refused) *object = model_object(core, *model);
+  FoundModel model;
+  Refused refused = core.find({.name = request.names.front(), .caller = request.caller}, &model);
+  if (!refused) *object = model_object(core, model);
   return refused;
 }
 

@@ -11,7 +11,7 @@ namespace recurve {
 // of models whose states grow the longest session if that is shorter.
 int64_t max_model_len(const ServedModel& model);
 
-// GET /v1/models and /v1/models/NAME: the served models.
+// GET /v1/models and /v1/models/NAME: the served models, and the adapters that the caller may see.
 Refused list_models(const HttpRequest& request, const ServerCore& core, nlohmann::json* object);
 Refused get_model(const HttpRequest& request, const ServerCore& core, nlohmann::json* object);
 

@@ -76,6 +76,8 @@ json session_object(const SessionInfo& info) {
                   {"name", info.name},
                   {"model", info.model},
                   {"parent", info.parent},
+                  {"initial_state", info.binding.initial_state},
+                  {"adapter", info.binding.adapter},
                   {"position", info.position},
                   {"pending_token", nullptr},
                   {"tier", name_of(info.tier)},
@@ -123,8 +125,8 @@ json deleted(const SessionCommand& command, const SessionResult&) {
 }  // namespace
 
 SessionCommand to_open(const HttpRequest& request) {
-  const ClientJson body =
-      optional_body(request, {"session", "model", "ttl_seconds", "durability", "rewind_tokens"});
+  const ClientJson body = optional_body(request, {"session", "model", "ttl_seconds", "durability",
+                                                  "initial_state", "adapter", "rewind_tokens"});
   std::string name = request.session;
   read_session(body, &name);
   return {.kind = Kind::kOpen,
@@ -132,6 +134,7 @@ SessionCommand to_open(const HttpRequest& request) {
           .name = std::move(name),
           .ttl_seconds = number_of(body, "ttl_seconds"),
           .durability = durability_of(string_of(body, "durability")),
+          .chosen = chosen_of(body),
           .rewind_tokens = integer_of(body, "rewind_tokens").value_or(0)};
 }
 
@@ -179,13 +182,14 @@ SessionCommand to_accept(const HttpRequest& request) {
 }
 
 Refused read_import(const HttpRequest& request, const ServerCore& core, SessionCommand* command) {
-  std::shared_ptr<ServedModel> model;
+  FoundModel model;
   if (Refused refused = find_model(request, core, &model)) return refused;
   *command = {.kind = Kind::kImport,
               .model = model->name(),
               .name = request.names.front(),
               .ttl_seconds = query_number<double>(request.query, "ttl_seconds"),
               .durability = durability_of(query_field(request.query, "durability")),
+              .chosen = {.adapter = model.adapter},
               .rewind_tokens = query_number<int64_t>(request.query, "rewind_tokens").value_or(0)};
   return read_state(model->info, request.body, /*cut=*/false, command);
 }

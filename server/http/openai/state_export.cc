@@ -67,7 +67,13 @@ void StateExport::write_next(std::string bytes) {
   const size_t begin = bytes.size();
   bytes.resize(begin + static_cast<size_t>(std::min(kPiece, total_ - sent_)));
   const std::span<char> piece = std::span(bytes).subspan(begin);
-  result_.state->read(sent_, piece);
+  try {
+    result_.state->read(sent_, piece);
+  } catch (const StateGone&) {  // the head has the size of the whole
+    gone_ = true;
+    connection_->cut();
+    return connection_->answer_done(self_);
+  }
   sent_ += piece.size();
   last_ = sent_ == total_;
   connection_->write(self_, std::move(bytes), last_);

@@ -124,13 +124,14 @@ json id_or_null(std::optional<int32_t> id) { return id ? json(*id) : json(nullpt
 
 }  // namespace
 
-Refused tokenize(std::string body, const ServerCore& core, const WorkLimits& limits,
+Refused tokenize(HttpRequest& request, const ServerCore& core, const WorkLimits& limits,
                  std::string* object) {
-  const size_t bytes = body.size();
-  std::shared_ptr<ServedModel> served;
+  const size_t bytes = request.body.size();
+  FoundModel served;
   TokenizeText text;
   bool names = false;
-  Refused refused = read_tokenize(std::move(body), limits, {core, &served}, &text, &names);
+  Refused refused = read_tokenize(std::move(request.body), limits, {core, &served, request.caller},
+                                  &text, &names);
   if (refused) return refused;
   const ServedModel& model = *served;
   std::vector<int32_t> ids;
@@ -151,13 +152,13 @@ Refused tokenize(std::string body, const ServerCore& core, const WorkLimits& lim
   return {};
 }
 
-Refused detokenize(std::string text, const ServerCore& core, const WorkLimits& limits,
+Refused detokenize(HttpRequest& request, const ServerCore& core, const WorkLimits& limits,
                    std::string* object) {
-  ClientJson body = parse_object(text, limits, kIdFields);
-  const size_t bytes = text.size();
-  std::string().swap(text);
-  std::shared_ptr<ServedModel> served;
-  if (Refused refused = find_model(body, nullptr, {core, &served})) return refused;
+  ClientJson body = parse_object(request.body, limits, kIdFields);
+  const size_t bytes = request.body.size();
+  std::string().swap(request.body);
+  FoundModel served;
+  if (Refused refused = find_model(body, nullptr, {core, &served, request.caller})) return refused;
   const ServedModel& model = *served;
   ClientJson* tokens = find(body, "tokens");
   if (tokens == nullptr) throw BadField("tokens", "tokens must be given");
@@ -183,7 +184,7 @@ Refused detokenize(std::string text, const ServerCore& core, const WorkLimits& l
 }
 
 Refused tokenizer_info(const HttpRequest& request, const ServerCore& core, json* object) {
-  std::shared_ptr<ServedModel> served;
+  FoundModel served;
   if (Refused refused = find_model(request, core, &served)) return refused;
   const ModelText& model = served->text;
   const Tokenizer& tokenizer = *model.tokenizer;

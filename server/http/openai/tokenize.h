@@ -12,11 +12,11 @@ namespace recurve {
 // "parse_special", names of control tokens become their ids; a prompt that is only the name of BOS
 // or EOS is always its id, as clients of other servers ask for these in this way. At most as many
 // tokens as a prompt may have.
-Refused tokenize(std::string body, const ServerCore& core, const WorkLimits& limits,
+Refused tokenize(HttpRequest& request, const ServerCore& core, const WorkLimits& limits,
                  std::string* object);
 
 // POST /detokenize: {"tokens": [...]} to {"prompt": TEXT}.
-Refused detokenize(std::string text, const ServerCore& core, const WorkLimits& limits,
+Refused detokenize(HttpRequest& request, const ServerCore& core, const WorkLimits& limits,
                    std::string* object);
 
 // GET /tokenizer_info, of the model that the query names: what a client that tokenizes itself needs

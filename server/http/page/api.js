@@ -11,14 +11,25 @@ export class Refused extends Error {
 // The server could not be reached, or went away in the middle of an answer.
 export class Unreachable extends Error {}
 
-// The key of requests. It lives as long as the tab, and is never in an address.
+// The key of requests. It lives as long as the tab, and is never in an address. What was asked with
+// another key ends as if the user had stopped it: its answer is not for who has this one.
 const KEY = 'recurve.key';
+let ofThisKey = new AbortController();
+function changeKey(change) {
+  change();
+  ofThisKey.abort();
+  ofThisKey = new AbortController();
+}
 export const hasKey = () => sessionStorage.getItem(KEY) !== null;
-export const useKey = (key) => sessionStorage.setItem(KEY, key);
-export const forgetKey = () => sessionStorage.removeItem(KEY);
+export const useKey = (key) => changeKey(() => sessionStorage.setItem(KEY, key));
+export const forgetKey = () => changeKey(() => sessionStorage.removeItem(KEY));
 
-async function send(method, path, body, signal) {
-  const options = {method, signal, cache: 'no-store', headers: {}};
+// Whether an error says that the user, or another key, has ended the request.
+export const isStop = (error) => error.name === 'AbortError';
+
+async function send(method, path, body, stop) {
+  const signals = stop ? [stop, ofThisKey.signal] : [ofThisKey.signal];
+  const options = {method, signal: AbortSignal.any(signals), cache: 'no-store', headers: {}};
   if (body !== undefined) {
     options.body = JSON.stringify(body);
     options.headers['Content-Type'] = 'application/json';
@@ -28,11 +39,14 @@ async function send(method, path, body, signal) {
   try {
     response = await fetch(path, options);
   } catch (error) {
-    if (error.name === 'AbortError') throw error;
+    if (isStop(error)) throw error;
     throw new Unreachable('the server cannot be reached');
   }
   if (response.ok) return response;
-  const answer = await response.json().catch(() => ({}));
+  const answer = await response.json().catch((error) => {
+    if (isStop(error)) throw error;
+    return {};
+  });
   throw new Refused(response.status, answer.error?.message ?? `the server answered with status ${response.status}`);
 }
 
@@ -78,7 +92,7 @@ async function* events(response) {
   let unread = '';
   for (;;) {
     const {value, done} = await reader.read().catch((error) => {
-      if (error.name === 'AbortError') throw error;
+      if (isStop(error)) throw error;
       throw new Unreachable('the server went away in the middle of the answer');
     });
     if (done) throw new Unreachable('the answer broke off');

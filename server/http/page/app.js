@@ -57,7 +57,7 @@ async function act(what) {
     await what();
     status('');
   } catch (error) {
-    status(error.message, error instanceof api.Unreachable);
+    status(api.isStop(error) ? '' : error.message, error instanceof api.Unreachable);
   }
   await look();
 }
@@ -200,6 +200,7 @@ async function lookOnce() {
     tree.draw(all, shown());
     if (document.body.classList.contains('offline')) status('');
   } catch (error) {
+    if (api.isStop(error)) return;
     load.lost();
     if (error.status === 401) return access.needed();
     const unreachable = error instanceof api.Unreachable;

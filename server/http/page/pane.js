@@ -343,7 +343,7 @@ export class Pane {
 
   // What was refused before anything came is as good as not sent.
   #broken(error, asked) {
-    const stopped = error.name === 'AbortError';
+    const stopped = api.isStop(error);
     if (!stopped) this.#say(error.message);
     const under = this.#answer;
     if (under && (under.part.tokens.length > 0 || under.part.text !== '')) {

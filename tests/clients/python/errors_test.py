@@ -21,7 +21,7 @@ ERRORS = {
     "PERMISSION_DENIED": recurve.PermissionDeniedError,
     "RESOURCE_EXHAUSTED": recurve.ResourceExhaustedError,
     "FAILED_PRECONDITION": recurve.FailedPreconditionError,
-    "ABORTED": recurve.RecurveError,
+    "ABORTED": recurve.AbortedError,
     "OUT_OF_RANGE": recurve.RecurveError,
     "UNIMPLEMENTED": recurve.UnimplementedError,
     "INTERNAL": recurve.InternalError,

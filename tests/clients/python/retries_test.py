@@ -91,6 +91,60 @@ def test_what_waited_in_vain_is_asked_for_again_unless_a_session_had_it(serve, c
     assert server.calls("Generate") == 3
 
 
+def aborted():
+    return Refusal(grpc.StatusCode.ABORTED, "the session belongs to another server")
+
+
+@pytest.mark.parametrize("durability", ["local", "remote"])
+def test_a_turn_of_a_durable_session_is_asked_again_with_its_id(serve, connect, durability):
+    exists = Refusal(grpc.StatusCode.ALREADY_EXISTS, "a running request has that id")
+    begun = list(answer("a", "b"))[:2]
+    opened = sessions.Session(name="s", durability=sessions.Durability.Value(f"DURABILITY_{durability.upper()}"))
+    server = serve(
+        Open=[[opened]],
+        Generate=[lost(), exists, BUSY_SESSION, aborted(), [*begun, lost()], answer("a", "b"), answer("c"), [*begun, lost()]],
+    )
+    session = connect(server.address, retry=QUICK).session("s", durability=durability)
+    assert session.generate("x").text == "ab"
+    ids = [request.request_id for name, _, request in server.asked if name == "Generate"]
+    assert len(ids) == 6 and len(set(ids)) == 1 and ids[0]
+    assert session.generate("x", request_id="mine").text == "c"
+    assert server.asked[-1][2].request_id == "mine"
+    stream = session.stream("x")
+    assert next(stream).text == "a"
+    with pytest.raises(recurve.UnreachableError):
+        next(stream)
+    assert server.calls("Generate") == 8 and server.asked[-1][2].request_id not in ("mine", ids[0])
+
+
+def test_a_turn_that_may_be_done_twice_is_not_asked_again(serve, connect):
+    opened = sessions.Session(name="s", durability=sessions.DURABILITY_LOCAL)
+    server = serve(Open=[[opened]], Generate=[lost(), aborted()])
+    client = connect(server.address, retry=QUICK)
+    with pytest.raises(recurve.UnreachableError):
+        client.session("s", durability="local").generate("x", durability="none")
+    with pytest.raises(recurve.AbortedError):
+        client.session("t").generate("x")
+    assert server.calls("Generate") == 2
+
+
+def test_an_id_with_other_contents_is_no_request_that_still_runs(serve, connect):
+    exists = Refusal(grpc.StatusCode.ALREADY_EXISTS, "it has other contents")
+    opened = sessions.Session(name="s", durability=sessions.DURABILITY_LOCAL)
+    server = serve(Open=[[opened]], Generate=[exists])
+    with pytest.raises(recurve.AlreadyExistsError):
+        connect(server.address, retry=QUICK).session("s", durability="local").generate("x")
+
+
+def test_a_whole_answer_is_asked_for_again_though_it_had_begun(serve, connect):
+    begun = list(answer("a", "b"))[:2]
+    reset = Refusal(grpc.StatusCode.INTERNAL, "Received RST_STREAM with error code 2")  # Envoy's, of a server that died
+    ended = Refusal(grpc.StatusCode.CANCELLED, "CANCELLED")  # gRPC's, of a server that ends
+    server = serve(Generate=[[*begun, lost()], [*begun, reset], ended, answer("a", "b")])
+    assert connect(server.address, retry=QUICK).generate("x").text == "ab"
+    assert server.calls("Generate") == 4
+
+
 @pytest.mark.parametrize("name", ["Fork", "Mark", "Rewind"])
 def test_what_changes_a_session_is_not_repeated_where_it_was_lost(serve, connect, name):
     server = serve(**{name: [busy(1), lost(), draining()]})

@@ -30,6 +30,15 @@ std::vector<Case> cases() {
     cases.push_back({500, 3, 2, 34, 65, gated});
     cases.push_back({30, 4, 3, 1040, 256, gated});
     cases.push_back({6, 1, 1, 130, 72, gated});
+    // Large enough for a GPU to round x.
+    cases.push_back({130, 16, 4, 192, 256, gated});
+    cases.push_back({150, 12, 3, 160, 520, gated});
+    // With few rows an expert: on a GPU, parts of eight rows or of 16, and several for a block.
+    cases.push_back({5, 3, 2, 1536, 512, gated});
+    cases.push_back({40, 16, 4, 128, 1024, gated});
+    cases.push_back({24, 16, 4, 256, 1024, gated});
+    cases.push_back({20, 12, 4, 4096, 256, gated});
+    cases.push_back({150, 600, 8, 32, 256, gated});
   }
   return cases;
 }
@@ -132,8 +141,10 @@ void with_formats(KernelDevice& device, const Case& c, const Visit& visit) {
 
 void expect_formula(KernelDevice& device) {
   for (const Case& c : cases()) {
-    const Inputs in(c);
     with_formats(device, c, [&](auto name, const Matrix& W, const std::vector<float>& values) {
+      Inputs in(c);
+      const bool rounds = device.kernels().expert_linear.takes_bf16(W);
+      if (rounds) in.x = rounded(in.x, DType::kBF16);
       const double steps = 64 * std::sqrt(static_cast<double>(c.K) + 4);
       ASSERT_TRUE(close(run(device, c, in, W), in_double(c, in, values),
                         {.absolute = steps * 0x1p-24, .relative = 0x1p-19}))
@@ -213,6 +224,7 @@ TEST_P(ExpertLinearTest, OneExpertHasAllRows) {
 }
 
 RECURVE_ON_EACH_DEVICE(ExpertLinearTest);
+RECURVE_ON_CUDA(ExpertLinearTest);
 
 // Whatever x is rounded to: those of a linear layer of the expert's matrix alone.
 TEST(ExpertLinear, HasTheBitsOfLinearLayers) {

@@ -40,15 +40,28 @@ inline Inputs make_inputs(const Shape& s, uint64_t seed) {
   return in;
 }
 
+// The inputs of some rows alone, without W.
+inline Inputs some_rows(const Shape& s, const Inputs& in, int first, int rows) {
+  const auto part = [&](const std::vector<float>& of, int width) {
+    const auto begin = of.begin() + static_cast<int64_t>(first) * width;
+    return std::vector<float>(begin, begin + static_cast<int64_t>(rows) * width);
+  };
+  return {.W = {},
+          .bias = in.bias,
+          .residual = part(in.residual, s.N),
+          .x = part(in.x, s.K),
+          .norm = in.norm};
+}
+
 // W: in.W, on the device.
 inline std::vector<float> run(KernelDevice& device, const Shape& s, const Inputs& in,
-                              const void* W) {
+                              const Matrix& W) {
   const auto bias = device.array(in.bias), residual = device.array(in.residual);
   const auto x = device.array(in.x), norm = device.array(in.norm);
   const auto y = device.floats(static_cast<size_t>(s.rows) * s.outputs());
   LinearArgs args;
   args.rows = s.rows;
-  args.W = {s.type, s.N, s.K, W};
+  args.W = W;
   args.bias = s.bias ? bias.data() : nullptr;
   args.residual = s.residual ? residual.data() : nullptr;
   args.x = x.data();
@@ -60,6 +73,11 @@ inline std::vector<float> run(KernelDevice& device, const Shape& s, const Inputs
   device.kernels().linear(args, *device.stream);
   EXPECT_TRUE(y.guards_intact());
   return y.read();
+}
+
+inline std::vector<float> run(KernelDevice& device, const Shape& s, const Inputs& in,
+                              const void* W) {
+  return run(device, s, in, Matrix{s.type, s.N, s.K, W});
 }
 
 inline std::vector<float> run(KernelDevice& device, const Shape& s, const Inputs& in) {
@@ -101,7 +119,7 @@ inline std::vector<Shape> shapes() {
   for (const DType type : {DType::kF32, DType::kBF16}) {
     for (const int K : {1, 5, 16, 31, 64, 100, 333}) {
       for (const int N : {1, 3, 8, 17, 65}) {
-        for (const int rows : {1, 2, 3, 4, 5, 6, 7, 13, 70}) {
+        for (const int rows : {1, 2, 3, 4, 5, 6, 7, 13, 110}) {
           shapes.push_back({rows, N, K, type, N % 2 == 1, rows % 3 != 0});
         }
       }
@@ -128,7 +146,7 @@ inline std::vector<Shape> fused_shapes(int K) {
   std::vector<Shape> shapes;
   for (const DType type : {DType::kF32, DType::kBF16}) {
     for (const int N : {2, 8, 130, 312}) {
-      for (const int rows : {1, 3, 9, 40}) {
+      for (const int rows : {1, 3, 9, 100}) {
         shapes.push_back({rows, N, K, type, true, true, true});
         shapes.push_back({rows, N, K, type, false, false, false, true});
         shapes.push_back({rows, N, K, type, true, false, true, true});

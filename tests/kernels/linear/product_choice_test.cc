@@ -2,7 +2,14 @@
 #include <gtest/gtest.h>
 
 #if RECURVE_CPU
+#include <hwy/targets.h>
+
+#include <vector>
+
 #include "kernels/cpu/products/table.h"
+#include "kernels/formats/int4.h"
+#include "kernels/formats/int8.h"
+#include "kernels/formats/plain.h"
 #include "kernels/reference/table.h"
 
 namespace recurve::testing::product_choice_test {
@@ -54,6 +61,30 @@ TEST(ProductChoice, IsWhatRuns) {
   const char* wanted = choice.bf16 ? (choice.amx ? "cpu/amx_bf16" : "cpu/avx512_bf16")
                                    : (choice.amx ? "cpu/amx" : "reference");
   EXPECT_EQ(found, wanted);
+}
+
+// No call of a layer looks up again what the machine has: in a virtual machine that takes as long
+// as a layer.
+TEST(ProductChoice, IsMadeOnceForAllCalls) {
+  for (const ActivationType narrowest : {ActivationType::kF32, ActivationType::kInt8}) {
+    Kernels kernels = reference::table();
+    cpu::put_products(kernels, narrowest);
+    const auto scratch = [&](const WeightFormat& format) {
+      LinearArgs layer{.rows = 3, .W = {.dtype = format.dtype, .N = 100, .K = 200}};
+      if (format.packed()) layer.W.format = &format;
+      const auto* packed = kernels.linear.find(layer.W.format);
+      const auto scratch_of_call = packed != nullptr ? packed->scratch : kernels.linear.scratch;
+      return scratch_of_call == nullptr ? 0 : scratch_of_call(layer).other_call;
+    };
+    const WeightFormat* const formats[] = {&kBf16Weights, &kInt8Weights, &kInt4Weights};
+    std::vector<size_t> before, after;
+    for (const WeightFormat* format : formats) before.push_back(scratch(*format));
+    hwy::SetSupportedTargetsForTest(
+        HWY_EMU128);  // now every look-up finds that the machine has none
+    for (const WeightFormat* format : formats) after.push_back(scratch(*format));
+    hwy::SetSupportedTargetsForTest(0);
+    EXPECT_EQ(after, before);
+  }
 }
 
 }  // namespace recurve::testing::product_choice_test

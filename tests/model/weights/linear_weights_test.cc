@@ -10,9 +10,11 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <random>
 
 #include "model/layers/host_matrix.h"
 #include "model/weights/convert.h"
+#include "tests/support/kernels/packed.h"
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/temp_dir.h"
 
@@ -20,6 +22,8 @@ namespace recurve::linear_weights_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::normal_floats;
+using testing::Packed;
 
 // Memory of a device that copies only when it is waited for: the host side of an upload must stay
 // as it is until then. Counts what is allocated.
@@ -46,7 +50,8 @@ class LateBackend : public Backend {
     Stream* stream = nullptr;
   };
 
-  LateBackend() : Backend("late", Kernels{}) {}
+  explicit LateBackend(bool takes_transposed = false)
+      : Backend("late", kernels_with(takes_transposed)) {}  // in every format
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<LateStream>(); }
   std::unique_ptr<Event> make_event() override { return std::make_unique<LateEvent>(); }
   void upload(void* device, const void* host, size_t bytes, Stream& stream) override {
@@ -59,6 +64,15 @@ class LateBackend : public Backend {
     std::memcpy(to, from, bytes);
   }
   void zero(void* device, size_t bytes, Stream&) override { std::memset(device, 0, bytes); }
+
+  static Kernels kernels_with(bool takes_transposed) {
+    Kernels kernels;
+    for (const WeightFormat* format : kWeightFormats) {
+      if (takes_transposed) kernels.linear.transposed.insert(format);
+      if (takes_transposed && format->packed()) kernels.linear.put({.format = format});
+    }
+    return kernels;
+  }
 
   size_t allocated = 0;
 
@@ -166,6 +180,87 @@ TEST_F(LinearWeightsTest, CopiesMatricesOfManyStages) {
   for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(bits[i], f32_to_bf16(a[i])) << i;
 }
 
+// Parts become columns of one matrix, in pieces of rows; what is not meant for zeros does not.
+TEST_F(LinearWeightsTest, TransposesWhatSparseInputIsMultipliedWithWhereThatIsTaken) {
+  const int64_t K = 10007, N = 3 + 900;  // 9 million elements, not a multiple of anything
+  std::vector<float> a(static_cast<size_t>(3 * K)), b(static_cast<size_t>(900 * K));
+  for (size_t i = 0; i < a.size(); ++i) a[i] = -static_cast<float>(i);
+  for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<float>(i);
+  Checkpoint checkpoint =
+      open(SafetensorsWriter().add_f32("a", {3, K}, a).add_f32("b", {900, K}, b));
+  LateBackend backend(true);
+  const auto load = [&](Backend& with, DType type, bool sparse_input) {
+    const WeightChoice choice = WeightFormats(type).linear;
+    return LinearWeights::load(with, checkpoint, {{"a", 3}, {"b", 900}}, K,
+                               sparse_input ? choice.with_sparse_input() : choice);
+  };
+  const LinearWeights f32 = load(backend, DType::kF32, true);
+  const LinearWeights bf16 = load(backend, DType::kBF16, true);
+  const LinearWeights rows = load(backend, DType::kBF16, false);
+  const LinearWeights not_taken = load(backend_, DType::kBF16, true);
+  checkpoint.finish();
+  EXPECT_TRUE(f32.matrix().transposed && bf16.matrix().transposed);
+  EXPECT_FALSE(rows.matrix().transposed || not_taken.matrix().transposed);
+  EXPECT_EQ(f32.bytes(), static_cast<size_t>(N * K) * sizeof(float));
+  const std::vector<float> by_row = values(rows.matrix());
+  EXPECT_EQ(values(not_taken.matrix()), by_row);
+  const std::vector<float> by_column = values(f32.matrix()), rounded = values(bf16.matrix());
+  for (int64_t n = 0; n < N; ++n) {
+    for (int64_t k = 0; k < K; ++k) {
+      const float value = n < 3 ? a[n * K + k] : b[(n - 3) * K + k];
+      ASSERT_EQ(by_column[k * N + n], value) << n << ", " << k;
+      ASSERT_EQ(rounded[k * N + n], by_row[n * K + k]) << n << ", " << k;
+    }
+  }
+}
+
+// From a file that is packed, whose bits stay, and from one that is not. Parts that do not fill the
+// outputs of a byte stay rows.
+TEST_F(LinearWeightsTest, TransposesPackedMatrices) {
+  const int64_t N = 32 + 96, K = 100'000;  // pieces of 64 rows
+  for (const WeightFormat* format : {&kInt8Weights, &kInt4Weights}) {
+    std::mt19937_64 random(1);
+    const Packed packed(*format, normal_floats(random, static_cast<size_t>(N * K)), N, K);
+    const auto part = [&](const std::vector<std::byte>& all, int64_t first, int64_t rows) {
+      const size_t row = all.size() / static_cast<size_t>(N);
+      return std::string(reinterpret_cast<const char*>(all.data()) + first * row, rows * row);
+    };
+    SafetensorsWriter writer;
+    const std::string name(format->name);
+    const auto add = [&](const std::string& tensor, int64_t first, int64_t rows) {
+      writer.add(tensor + "." + name, "U8", {rows, format->row_bytes(K)},
+                 part(packed.data, first, rows));
+      writer.add(tensor + "." + name + ".scales", "U8", {rows, format->row_scales(K)},
+                 part(packed.scales, first, rows));
+    };
+    add("a", 0, 32);
+    add("b", 32, 96);
+    add("few", 0, 33);
+    writer.add_f32("wide", {N, K}, packed.unpacked);
+    Checkpoint checkpoint = open(writer);
+    LateBackend backend(true);
+    const WeightChoice choice = WeightFormats(*format, false).linear.with_sparse_input();
+    const auto load = [&](const std::vector<LinearWeights::Part>& parts) {
+      return LinearWeights::load(backend, checkpoint, parts, K, choice);
+    };
+    const LinearWeights whole = load({{"a", 32}, {"b", 96}}), few = load({{"few", 33}});
+    const LinearWeights from_f32 = load({{"wide", N}});
+    checkpoint.finish();
+    EXPECT_TRUE(whole.matrix().transposed && from_f32.matrix().transposed);
+    EXPECT_EQ(few.matrix().transposed, format->outputs_together == 1);
+
+    Packed columns = packed;
+    const auto is_transposed = [&](const LinearWeights& w, const Packed& rows) {
+      format->transpose(rows.data.data(), rows.scales.data(), N, K, columns.data.data(),
+                        columns.scales.data());
+      return std::memcmp(w.matrix().data, columns.data.data(), columns.data.size()) == 0 &&
+             std::memcmp(w.matrix().scales, columns.scales.data(), columns.scales.size()) == 0;
+    };
+    EXPECT_TRUE(is_transposed(whole, packed));
+    EXPECT_TRUE(is_transposed(from_f32, Packed(*format, packed.unpacked, N, K)));
+  }
+}
+
 TEST_F(LinearWeightsTest, AllocatesNothingOnceSomethingDoesNotFit) {
   Checkpoint checkpoint = open(SafetensorsWriter().add_f32("a", {1, 2}, {1, 2}));
   const LinearWeights huge = LinearWeights::load(backend_, checkpoint, {{"a", int64_t{1} << 40}},
@@ -267,9 +362,9 @@ TEST_F(MappedWeightsTest, AreCopiedToDevicesAndWhereTheFileHasOtherRows) {
     EXPECT_EQ(found, backend == host_.get() ? 128u : 0u);
   }
   EXPECT_EQ(mapped_bytes([&](Checkpoint& c) {
-              LinearWeights::Part turned("b", 2);
-              turned.order = {{1, 1}, {0, 1}};
-              LinearWeights::load(*host_, c, {turned}, 32, DType::kBF16);
+              LinearWeights::Part transposed("b", 2);
+              transposed.order = {{1, 1}, {0, 1}};
+              LinearWeights::load(*host_, c, {transposed}, 32, DType::kBF16);
             }),
             0u);
 }

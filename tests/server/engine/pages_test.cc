@@ -7,56 +7,14 @@
 
 #include "server/session/state_transfer.h"
 #include "server/storage/file_system.h"
-#include "tests/support/engine/engine_harness.h"
 #include "tests/support/engine/engine_on_disk.h"
-#include "tests/support/engine/model_runner.h"
+#include "tests/support/engine/pages_fixture.h"
 #include "tests/support/temp_dir.h"
 
 namespace recurve::testing::pages_test {
 
 using ::testing::HasSubstr;
 using Kind = SessionCommand::Kind;
-using Param = std::tuple<std::string /* checkpoint */, std::string /* device */, bool>;
-
-class PagesTest : public ::testing::TestWithParam<Param> {
- protected:
-  static LoadedModel& loaded() { return loaded_model(model_case(), std::get<1>(GetParam())); }
-  static ModelCase model_case() { return {std::get<0>(GetParam()), DType::kF32}; }
-  static const Model& model() { return *loaded().model; }
-  static int32_t vocab() { return static_cast<int32_t>(model().info().vocab); }
-
-  void SetUp() override {
-    const std::string why = why_unusable(model_case(), std::get<1>(GetParam()));
-    if (!why.empty()) GTEST_SKIP() << why;
-  }
-
-  static HarnessOptions options(int slots, int32_t pages) {
-    return {.slots = slots,
-            .pages = {.pages = pages, .most_tokens = pages * kPageTokens},
-            .launch_ahead = std::get<2>(GetParam())};
-  }
-  static EngineHarness engine(const HarnessOptions& options) {
-    return EngineHarness(model(), *loaded().backend, options);
-  }
-  // Number `seed` of the requests, greedy and drawn ones in turn, some with penalties.
-  static Request request(size_t length, int max_tokens, uint64_t seed,
-                         const std::string& session = "") {
-    Request request{.session = session};
-    request.prompt = some_prompt(length, seed, vocab());
-    request.sampling.temperature = seed % 2 ? 0.9f : 0.0f;
-    request.sampling.repetition_penalty = seed % 3 ? 1.0f : 1.2f;
-    request.sampling.frequency_penalty = seed % 5 ? 0.0f : 0.3f;
-    request.sampling.seed = 1000 + seed;
-    request.sampling.max_tokens = max_tokens;
-    request.sampling.logprobs = 1;
-    return request;
-  }
-  static std::vector<TokenBits> alone(const Request& request, const std::string& session = "") {
-    EngineHarness quiet = engine(options(1, 64));
-    if (!session.empty()) quiet.open(session);
-    return quiet.ask(request)->bits();
-  }
-};
 
 TEST_P(PagesTest, GreedyTokensAreThoseOfTheModel) {
   constexpr size_t kPrompt = 130;
@@ -221,128 +179,6 @@ TEST_P(PagesTest, AStreamedPromptEndsAtTheMostTokensOfAState) {
   answer->take();
   EXPECT_EQ(answer->reason(), EndReason::kInvalid);
   EXPECT_EQ(harness.stats().pages_free, 4);
-}
-
-// A tenant whose requests hold all pages makes way for another one's.
-TEST_P(PagesTest, ATenantWithFewPagesStartsAtOnce) {
-  EngineHarness harness = engine(options(8, 12));
-  std::vector<AnswerPtr> flood;
-  for (uint64_t i = 0; i < 6; ++i) {
-    Request one = request(60, 250, i);
-    one.caller.tenant = 1;
-    flood.push_back(harness.submit(one));
-  }
-  harness.step(100);
-  ASSERT_LT(harness.stats().pages_free, 3);
-  Request light = request(100, 10, 77);
-  light.caller.tenant = 2;
-  const AnswerPtr answer = harness.submit(light);
-  for (int i = 0; i < 12; ++i) {
-    harness.step();
-    harness.wait_for_copies();
-  }
-  answer->take();
-  EXPECT_FALSE(answer->tokens.empty());
-  harness.run_until_idle();
-  answer->take();
-  EXPECT_EQ(answer->bits(), alone(light));
-  for (uint64_t i = 0; i < 6; ++i) {
-    flood[i]->take();
-    EXPECT_EQ(flood[i]->bits(), alone(request(60, 250, i)));
-  }
-}
-
-// The slots too, though there are pages for all: the other tenant's second request while its first
-// one still runs, and the next ones without another preemption.
-TEST_P(PagesTest, ATenantWithFewSlotsStartsAtOnce) {
-  EngineHarness harness = engine(options(8, 64));
-  const auto submit = [&](TenantId tenant, Request one) {
-    one.caller.tenant = tenant;
-    return harness.submit(std::move(one));
-  };
-  std::vector<AnswerPtr> flood;
-  for (uint64_t i = 0; i < 10; ++i) flood.push_back(submit(1, request(60, 250, i)));
-  harness.step(8);
-  ASSERT_EQ(harness.stats().slots_free, 0);
-  const AnswerPtr stream = submit(2, request(10, 200, 70));
-  for (uint64_t i = 0; i < 5; ++i) {
-    const AnswerPtr light = submit(2, request(10, 2, 80 + i));
-    for (int step = 0; step < 12; ++step) {
-      harness.step();
-      harness.wait_for_copies();
-    }
-    light->take();
-    EXPECT_TRUE(light->ended()) << i;
-  }
-  EXPECT_EQ(harness.stats().preemptions, 2);
-  harness.run_until_idle();
-  stream->take();
-  EXPECT_EQ(stream->bits(), alone(request(10, 200, 70)));
-  for (uint64_t i = 0; i < flood.size(); ++i) {
-    flood[i]->take();
-    EXPECT_EQ(flood[i]->bits(), alone(request(60, 250, i)));
-  }
-}
-
-// Whatever it asks for at once, with choices and sessions; others have the rest.
-TEST_P(PagesTest, ATenantHasNoMorePagesThanItsQuota) {
-  constexpr int kQuota = 5, kAll = 20;
-  EngineHarness harness = engine(options(8, kAll));
-  Identity bounded = caller_of("bounded");
-  bounded.limits.page_bytes =
-      kQuota * static_cast<int64_t>(model().state_layout().page_bytes()) + 1;
-  harness.command({.kind = Kind::kOpen, .caller = bounded, .name = "s"});
-  const auto of = [&](size_t length, int max_tokens, uint64_t seed,
-                      const std::string& session = "") {
-    Request one = request(length, max_tokens, seed, session);
-    one.caller = bounded;
-    return one;
-  };
-  const AnswerPtr refused = harness.ask(of(200, 121, 1));
-  EXPECT_EQ(refused->reason(), EndReason::kInvalid);
-  EXPECT_THAT(refused->ending->message,
-              HasSubstr("page_bytes of tenant \"bounded\" holds 320 tokens: raise it to " +
-                        std::to_string(6 * model().state_layout().page_bytes())));
-  Request by_default = of(200, 4096, 1);
-  by_default.max_tokens_is_default = true;
-  EXPECT_EQ(harness.ask(std::move(by_default))->tokens.size(), 120u);
-  harness.ask(of(60, 10, 2, "s"));
-
-  std::vector<std::pair<Request, AnswerPtr>> answers;
-  for (uint64_t i = 0; i < 6; ++i) {
-    const Request one = of(20 + 30 * i, 70, 10 + i);
-    answers.emplace_back(one, harness.submit(one));
-  }
-  const Request turn = of(100, 60, 20, "s");
-  answers.emplace_back(turn, harness.submit(turn));
-  std::vector<AnswerPtr> choices = harness.submit(of(60, 70, 30), 4);
-  // Idle, the session has pages too.
-  const auto idle = [&] {
-    return StateLayout::pages(harness.stats().slots_idle > 0 ? 69 + 160 : 0);
-  };
-  int64_t most = 0;
-  for (bool works = true; works;) {
-    works = harness.step();
-    harness.wait_for_copies();
-    const EngineStats now = harness.stats();
-    most = std::max(most, now.pages - now.pages_free - idle());
-  }
-  harness.run_until_idle();
-  EXPECT_LE(most, kQuota);
-  EXPECT_GE(most, kQuota - 1) << "or the test says nothing";
-  for (const auto& [asked, answer] : answers) {
-    answer->take();
-    if (asked.session.empty()) {
-      EXPECT_EQ(answer->bits(), alone(asked));
-    }
-    EXPECT_EQ(answer->reason(), EndReason::kLength);
-  }
-  for (size_t c = 0; c < choices.size(); ++c) {
-    choices[c]->take();
-    Request same = of(60, 70, 30);
-    same.sampling.seed += c;
-    EXPECT_EQ(choices[c]->bits(), alone(same));
-  }
 }
 
 // Durable sessions, one of which is preempted in its turn, and cached prefixes, over a restart.
@@ -545,16 +381,6 @@ TEST_P(PagesTest, ASessionReservesWhatItsRequestMayAdd) {
   EXPECT_EQ(harness.command(Kind::kMark, "s", "m").reason, EndReason::kExhausted);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Growing, PagesTest,
-    ::testing::Combine(::testing::Values("qwen3_5/pattern", "granite_hybrid/pattern",
-                                         "nemotron_h/groups", "falcon_h1/pattern"),
-                       ::testing::ValuesIn(all_devices()), ::testing::Bool()),
-    [](const auto& info) {
-      std::string name = std::get<0>(info.param) + "_" + test_name(std::get<1>(info.param)) +
-                         (std::get<2>(info.param) ? "_ahead" : "");
-      std::ranges::replace(name, '/', '_');
-      return name;
-    });
+INSTANTIATE_TEST_SUITE_P(Growing, PagesTest, all_pages_params(), pages_param_name);
 
 }  // namespace recurve::testing::pages_test

@@ -202,7 +202,7 @@ TEST(StoredTokensOfASession, WaitForTheirKey) {
   EXPECT_EQ(server->command(rewind(30)).reason, EndReason::kDone);
 }
 
-TEST(StoredTokensOfASession, AreInAnExportIfTheyAreAllOfThem) {
+TEST(StoredTokensOfASession, AreInAnExport) {
   for (const int64_t most : {1000, 40}) {
     const auto disk = std::make_shared<RecordingDisk>();
     std::optional<Server> server(folder(disk));
@@ -225,10 +225,39 @@ TEST(StoredTokensOfASession, AreInAnExportIfTheyAreAllOfThem) {
                                                    .state = state_reader(wanted)(written)});
     ASSERT_EQ(imported.reason, EndReason::kDone) << imported.message;
     const SessionInfo now = other->get("s");
-    EXPECT_EQ(now.tokens_from, most == 1000 ? 0 : now.position);
-    if (most < 1000) continue;
-    (*server)->command(rewind(33));
-    EXPECT_EQ(other->command(rewind(33)).absorbed, 33);
+    EXPECT_EQ(now.tokens_from, most == 1000 ? 0 : now.position - most);
+    // A mark has its own.
+    const SessionResult early = (*server)->command(Kind::kExport, "s", "early");
+    ASSERT_EQ(early.reason, EndReason::kDone) << early.message;
+    std::string of_early(early.state->bytes(), '\0');
+    early.state->read(0, of_early);
+    other->command({.kind = Kind::kImport,
+                    .name = "early",
+                    .rewind_tokens = 500,
+                    .state = state_reader(wanted)(of_early)});
+    EXPECT_EQ(other->get("early").tokens_from, 0);
+    EXPECT_EQ(other->command(rewind(7, "early")).absorbed, 7);
+    const int64_t back = now.position - 7;
+    const auto back_from = [&](const std::string& mark) {
+      const SessionResult of_mark = (*server)->command(Kind::kExport, "s", mark);
+      EXPECT_EQ(of_mark.reason, EndReason::kDone) << of_mark.message;
+      std::string text(of_mark.state->bytes(), '\0');
+      of_mark.state->read(0, text);
+      SessionCommand with = rewind(back);
+      with.state = state_reader(wanted)(text);
+      return other->command(with).reason;
+    };
+    if (most < 1000) {  // it has no mark to begin with, unless it gets one
+      EXPECT_EQ(other->command(rewind(back)).reason, EndReason::kNotFound);
+      EXPECT_EQ(back_from("early"), EndReason::kForeignState) << "its tokens are not stored";
+      EXPECT_EQ(back_from("late"), EndReason::kDone);
+    } else {
+      EXPECT_EQ(back_from("left"), EndReason::kForeignState) << "it is of another text";
+      EXPECT_EQ(back_from("here"), EndReason::kForeignState) << "it is behind";
+      EXPECT_EQ(other->command(rewind(back)).absorbed, back);
+    }
+    (*server)->command(rewind(back));
+    EXPECT_EQ(other->get("s").pending_token, (*server)->get("s").pending_token);
     EXPECT_EQ(other.ask(request(5, 5, 5))->bits(), server->ask(request(5, 5, 5))->bits());
   }
 }

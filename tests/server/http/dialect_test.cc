@@ -30,8 +30,9 @@ class Echo final : public AnswerDialect {
   }
   bool prepare(std::vector<TextRequest>*, std::function<void(Refused)> go) override {
     if (after_ == nullptr) return true;
+    const auto after = after_;
     go({});
-    after_->wait();
+    after->wait();
     return false;
   }
   bool streams() const override { return false; }

@@ -137,7 +137,7 @@ TEST_F(KeyringTest, CertificatesAndLimitsAreRead) {
   write(R"({"tenants": {"alice": {"weight": 2, "slots": 3, "waiting": 5, "sessions": 7,
                                    "priority": 1, "choices": 4, "prompt_tokens": 100,
                                    "tokens_per_minute": 600, "host_bytes": 5e9, "disk_bytes": 0,
-                                   "page_bytes": 1e8}},
+                                   "page_bytes": 1e8, "store_bytes": 7e10}},
             "certificates": [{"subject": "CN=me,O=we", "tenant": "alice", "role": "admin"}]})");
   Keyring keys(path_);
   const Identity me = keys.find("", "CN=me,O=we").identity;
@@ -154,6 +154,7 @@ TEST_F(KeyringTest, CertificatesAndLimitsAreRead) {
   EXPECT_EQ(me.limits.host_bytes, 5'000'000'000);
   EXPECT_EQ(me.limits.disk_bytes, 0);
   EXPECT_EQ(me.limits.page_bytes, 100000000);
+  EXPECT_EQ(me.limits.store_bytes, 70'000'000'000);
   EXPECT_EQ(std::string_view(me.key_id), "certificate");
   // Adding a key keeps all of it.
   add("alice");
@@ -195,6 +196,30 @@ TEST_F(KeyringTest, KeysAddedConcurrentlyAreAllInTheFile) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(read_key_file(path_).keys.size(), 20U);
+}
+
+TEST_F(KeyringTest, NamesThatATenantListsAreForThoseThatListThem) {
+  write(
+      R"({"tenants": {"alice": {"adapters": ["law", "tax"], "initial_states": ["tale"], "slots": 2},
+                        "bob": {"adapters": ["tax"]}, "carol": {}}})");
+  add("alice");  // writes the file again
+  Keyring keyring(path_);
+  const auto sees = [&](BoundNames::Kind kind, const char* name) {
+    std::string who;
+    for (const char* tenant : {"alice", "bob", "carol", "dave"}) {
+      if (keyring.sees(tenant, kind, name)) who += tenant[0];
+    }
+    return who;
+  };
+  EXPECT_EQ(sees(&BoundNames::adapters, "law"), "a");
+  EXPECT_EQ(sees(&BoundNames::adapters, "tax"), "ab");
+  EXPECT_EQ(sees(&BoundNames::adapters, "tale"), "abcd") << "of the other kind";
+  EXPECT_EQ(sees(&BoundNames::initial_states, "tale"), "a");
+  EXPECT_EQ(sees(&BoundNames::initial_states, "law"), "abcd");
+  for (const char* wrong : {R"("law")", "[1]", R"([""])", "{}"}) {
+    EXPECT_THAT(problem_of(fmt::format(R"({{"tenants": {{"a": {{"adapters": {}}}}}}})", wrong)),
+                HasSubstr("tenant \"a\": \"adapters\" must be a list of names"));
+  }
 }
 
 TEST_F(KeyringTest, TenantsKeepTheirNumbers) {

@@ -3,11 +3,13 @@
 #include <condition_variable>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "server/object_store/object_store.h"
 #include "tests/server/object_store/scripted_server.h"
 
 namespace recurve {
@@ -35,6 +37,19 @@ class FaultyStore {
     end_ = number + count;
     fault_ = fault;
     requests_ = 0;
+  }
+  // Calls the function once, before the request of that number from now on, which is 1. It may use
+  // the store.
+  void before(int number, std::function<void()> call) {
+    const std::lock_guard lock(mutex_);
+    called_before_ = number;
+    call_ = std::move(call);
+    requests_ = 0;
+  }
+  // A DELETE has no conditions, as with some stores.
+  void ignore_conditions_of_delete() {
+    const std::lock_guard lock(mutex_);
+    deletes_anything_ = true;
   }
   int requests() const {
     const std::lock_guard lock(mutex_);
@@ -79,6 +94,12 @@ class FaultyStore {
 
   std::string answer(const Request& request) {
     std::unique_lock lock(mutex_);
+    if (call_ && requests_ + 1 == called_before_) {
+      const auto call = std::exchange(call_, nullptr);
+      lock.unlock();
+      call();
+      lock.lock();
+    }
     arrived_.push_back(key_of(request));
     changed_.notify_all();
     changed_.wait(lock, [&] { return !held_; });
@@ -112,11 +133,32 @@ class FaultyStore {
     return request.head.substr(begin, request.head.find(' ', begin) - begin);
   }
 
+  // All at once, and changed in 2001.
+  std::string list(const Request& request) {
+    const size_t begin = request.head.find("prefix=") + 7;
+    std::string prefix = request.head.substr(begin, request.head.find(' ', begin) - begin);
+    for (size_t at; (at = prefix.find("%2F")) != std::string::npos;) prefix.replace(at, 3, "/");
+    std::string text = "<ListBucketResult><IsTruncated>false</IsTruncated>";
+    for (const auto& [key, object] : objects_) {
+      if (!key.starts_with(prefix)) continue;
+      text += fmt::format(
+          "<Contents><Key>{}</Key><LastModified>2001-01-01T00:00:00Z</LastModified>"
+          "<ETag>&quot;v{}&quot;</ETag><Size>{}</Size></Contents>",
+          key, object.version, object.text.size());
+    }
+    return ScriptedServer::answer("200 OK", text + "</ListBucketResult>");
+  }
+
   std::string carry_out(const Request& request) {
+    if (request.head.starts_with("GET /bucket?")) return list(request);
     const std::string key = key_of(request);
     const auto found = objects_.find(key);
     const bool exists = found != objects_.end();
     if (request.head.starts_with("DELETE ")) {
+      const std::string match = header(request, "If-Match");
+      if (!match.empty() && !deletes_anything_ && (!exists || found->second.etag() != match)) {
+        return ScriptedServer::error("412 Precondition Failed", "PreconditionFailed");
+      }
       objects_.erase(key);
       return ScriptedServer::answer("204 No Content");
     }
@@ -140,9 +182,23 @@ class FaultyStore {
   bool held_ = false;
   std::map<std::string, Object> objects_;
   std::vector<Request> late_;
-  int versions_ = 0, requests_ = 0, first_ = 0, end_ = 0;
+  int versions_ = 0, requests_ = 0, first_ = 0, end_ = 0, called_before_ = 0;
+  std::function<void()> call_;
+  bool deletes_anything_ = false;
   Fault fault_ = Fault::kNone;
   ScriptedServer server_;
+};
+
+// What a server has of such a store, which outlives it.
+struct StoreUser {
+  explicit StoreUser(const FaultyStore& at, const ObjectStore::Options& options = {})
+      : store(parse_object_store("s3://bucket", at.url(), "eu-1"), "eu-1", *credentials, http,
+              options) {}
+
+  HttpClient http{{}};
+  const std::unique_ptr<AwsCredentialSource> credentials =
+      find_aws_credentials({.key_id = "a", .secret = "b"}, "", http);
+  ObjectStore store;
 };
 
 }  // namespace recurve

@@ -16,7 +16,7 @@ import threading
 import time
 import zlib
 
-from replicas import expected, Proxy, Replica
+from replica import expected, Proxy, Replica
 from stores import runner, seaweedfs_at
 
 

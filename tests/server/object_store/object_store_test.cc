@@ -1,11 +1,13 @@
 // What an object store's answers, and missing ones, mean. object_stores.cc tests with real stores.
 #include "server/object_store/object_store.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <string>
+#include <tuple>
 
 #include "tests/server/object_store/scripted_server.h"
 #include "tests/support/temp_dir.h"
@@ -50,7 +52,7 @@ TEST(ObjectStore, SendsSignedRequestsOverOneConnection) {
   Scripted scripted({ScriptedServer::answer("200 OK", "", "ETag: \"e1\"\r\n"),
                      ScriptedServer::answer("200 OK", "text", "etag:  \"e2\" \r\n"),
                      ScriptedServer::answer("204 No Content")});
-  const ObjectResult put = scripted.store.put("a/b-c", kText, PutCondition::matches("\"e0\""));
+  const ObjectResult put = scripted.store.put("a/b-c", kText, ObjectCondition::matches("\"e0\""));
   EXPECT_EQ(put.outcome, Outcome::kDone) << put.error;
   EXPECT_EQ(put.etag, "\"e1\"");
   const ObjectResult got = scripted.store.get("a/b-c", 4);
@@ -83,33 +85,39 @@ TEST(ObjectStore, RepeatsWhatMaySucceedLater) {
 }
 
 TEST(ObjectStore, DoesNotRepeatWhatIsRefused) {
-  Scripted scripted({ScriptedServer::error("403 Forbidden", "RequestTimeTooSkewed"), kOk});
-  const ObjectResult result = scripted.store.put("key", kText);
-  EXPECT_EQ(result.outcome, Outcome::kFailed);
-  EXPECT_THAT(result.error, AllOf(HasSubstr("PUT of key in bucket bucket at http://127.0.0.1:"),
-                                  HasSubstr("HTTP 403 RequestTimeTooSkewed: set this machine's"),
-                                  Not(HasSubstr("do-not-show"))));
-  EXPECT_EQ(scripted.count(), 1u);
+  for (const auto& [status, code, advice] :
+       {std::tuple("403 Forbidden", "RequestTimeTooSkewed", "set this machine's clock"),
+        std::tuple("403 Forbidden", "AccessDenied", "check the credentials and their rights"),
+        std::tuple("507 Insufficient Storage", "XMinioStorageFull", "the store is full"),
+        std::tuple("403 Forbidden", "QuotaExceeded", "the store is full")}) {
+    Scripted scripted({ScriptedServer::error(status, code), kOk});
+    const ObjectResult result = scripted.store.put("key", kText, ObjectCondition::is_new());
+    EXPECT_EQ(result.outcome, Outcome::kFailed);
+    EXPECT_THAT(result.error, AllOf(HasSubstr("PUT of key in bucket bucket at http://127.0.0.1:"),
+                                    HasSubstr(fmt::format("{}: {}", code, advice)),
+                                    Not(HasSubstr("do-not-show"))));
+    EXPECT_EQ(scripted.count(), 1u);
+  }
 }
 
 TEST(ObjectStore, AnAnswerThatWasLostIsUnknown) {
   // The first was carried out, and its answer lost; or another writer came in between.
   Scripted lost({"", kNotMet});
-  EXPECT_EQ(lost.store.put("key", kText, PutCondition::is_new()).outcome, Outcome::kUnknown);
+  EXPECT_EQ(lost.store.put("key", kText, ObjectCondition::is_new()).outcome, Outcome::kUnknown);
   Scripted failed({ScriptedServer::error("502 Bad Gateway", ""), kNotMet});
-  EXPECT_EQ(failed.store.put("key", kText, PutCondition::is_new()).outcome, Outcome::kUnknown);
+  EXPECT_EQ(failed.store.put("key", kText, ObjectCondition::is_new()).outcome, Outcome::kUnknown);
   // The first was not carried out.
   Scripted not_lost({"", kOk});
-  EXPECT_EQ(not_lost.store.put("key", kText, PutCondition::is_new()).outcome, Outcome::kDone);
+  EXPECT_EQ(not_lost.store.put("key", kText, ObjectCondition::is_new()).outcome, Outcome::kDone);
   Scripted refused({ScriptedServer::error("409 Conflict", "ConditionalRequestConflict"), kNotMet});
-  EXPECT_EQ(refused.store.put("key", kText, PutCondition::is_new()).outcome, Outcome::kNotMet);
+  EXPECT_EQ(refused.store.put("key", kText, ObjectCondition::is_new()).outcome, Outcome::kNotMet);
 }
 
 // libcurl repeats a request on a connection that was closed while it was idle: not unseen by us.
 TEST(ObjectStore, AnAnswerThatWasLostOnAnOldConnectionIsUnknown) {
   Scripted scripted({kOk, "", kNotMet});
   ASSERT_TRUE(scripted.store.put("key", kText).done());
-  EXPECT_EQ(scripted.store.put("key", kText, PutCondition::matches("\"e1\"")).outcome,
+  EXPECT_EQ(scripted.store.put("key", kText, ObjectCondition::matches("\"e1\"")).outcome,
             Outcome::kUnknown);
   EXPECT_EQ(scripted.count(), 3u);
 }
@@ -118,7 +126,7 @@ TEST(ObjectStore, EndsInTime) {
   Scripted scripted({""}, {.patience = std::chrono::milliseconds(100),
                            .first_pause = std::chrono::milliseconds(5),
                            .longest_pause = std::chrono::milliseconds(20)});
-  EXPECT_EQ(scripted.store.put("key", kText, PutCondition::is_new()).outcome, Outcome::kUnknown);
+  EXPECT_EQ(scripted.store.put("key", kText, ObjectCondition::is_new()).outcome, Outcome::kUnknown);
   EXPECT_EQ(scripted.store.put("key", kText).outcome, Outcome::kFailed);
   EXPECT_GT(scripted.count(), 2u);
 }
@@ -159,7 +167,7 @@ TEST(ObjectStore, MissingObjectsAndBucketsDiffer) {
                      ScriptedServer::error("404 Not Found", "NoSuchKey"),
                      ScriptedServer::error("404 Not Found", "NoSuchBucket")});
   EXPECT_EQ(scripted.store.get("key", 9).outcome, Outcome::kMissing);
-  EXPECT_EQ(scripted.store.put("key", kText, PutCondition::matches("\"e\"")).outcome,
+  EXPECT_EQ(scripted.store.put("key", kText, ObjectCondition::matches("\"e\"")).outcome,
             Outcome::kNotMet);
   const ObjectResult result = scripted.store.get("key", 9);
   EXPECT_EQ(result.outcome, Outcome::kFailed);

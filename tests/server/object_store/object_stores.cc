@@ -74,16 +74,19 @@ TEST(Stores, WriteReadAndRemove) {
 TEST(Stores, ApplyConditions) {
   Client client;
   const std::string_view first[] = {"first"}, second[] = {"second"};
-  const auto put = [&](const auto& text, const PutCondition& condition) {
+  const auto put = [&](const auto& text, const ObjectCondition& condition) {
     return client.store.put("conditions", text, condition);
   };
-  EXPECT_EQ(put(first, PutCondition::matches("\"none\"")).outcome, Outcome::kNotMet);
-  const ObjectResult made = put(first, PutCondition::is_new());
+  EXPECT_EQ(put(first, ObjectCondition::matches("\"none\"")).outcome, Outcome::kNotMet);
+  const ObjectResult made = put(first, ObjectCondition::is_new());
   ASSERT_TRUE(made.done()) << made.error;
-  EXPECT_EQ(put(second, PutCondition::is_new()).outcome, Outcome::kNotMet);
-  EXPECT_TRUE(put(second, PutCondition::matches(made.etag)).done());
-  EXPECT_EQ(put(first, PutCondition::matches(made.etag)).outcome, Outcome::kNotMet);
+  EXPECT_EQ(put(second, ObjectCondition::is_new()).outcome, Outcome::kNotMet);
+  EXPECT_TRUE(put(second, ObjectCondition::matches(made.etag)).done());
+  EXPECT_EQ(put(first, ObjectCondition::matches(made.etag)).outcome, Outcome::kNotMet);
+  EXPECT_EQ(client.store.remove("conditions", ObjectCondition::matches(made.etag)).outcome,
+            Outcome::kNotMet);
   EXPECT_EQ(client.store.get("conditions", 10).body, "second");
+  EXPECT_TRUE(client.store.removes_on_condition());
   EXPECT_TRUE(client.store.remove("conditions").done());
 }
 
@@ -95,7 +98,7 @@ TEST(Stores, LetOneOfManyWritersWin) {
   for (int writer = 0; writer < kWriters; ++writer) {
     writers.emplace_back([&, name = std::to_string(writer)] {
       const std::string_view text[] = {name};
-      const ObjectResult result = client.store.put("race", text, PutCondition::is_new());
+      const ObjectResult result = client.store.put("race", text, ObjectCondition::is_new());
       won += result.done();
       lost += result.outcome == Outcome::kNotMet;
     });
@@ -152,13 +155,15 @@ TEST(Stores, BlobsWithoutAHeadAreCollected) {
   ASSERT_TRUE(client.store.put(damaged, left).done());
   ASSERT_TRUE(client.store.put(head_key("d", "s"), left).done());
 
-  std::vector<std::string> gone, heads;
+  std::vector<std::string> gone, strange;
   const auto collect = [&](bool removes, int64_t now) {
     gone.clear();
-    heads.clear();
+    strange.clear();
     StoreCollector::Options options{.removes = removes};
-    options.on_blob = [&](const ObjectStore::Listed& blob) { gone.push_back(blob.key); };
-    options.on_damaged = [&](const std::string& key, const std::string&) { heads.push_back(key); };
+    options.on_removed = [&](const ObjectStore::Listed& one) { gone.push_back(one.key); };
+    options.on_strange = [&](const std::string& key, const std::string&) {
+      strange.push_back(key);
+    };
     return StoreCollector(client.store, std::move(options), now).collect();
   };
   const int64_t now = std::time(nullptr), later = now + 25 * 3600;
@@ -167,7 +172,7 @@ TEST(Stores, BlobsWithoutAHeadAreCollected) {
   EXPECT_EQ(collect(false, later).removed, 2);
   EXPECT_THAT(gone, UnorderedElementsAre(replaced, alone));
   EXPECT_EQ(collect(true, later).removed_bytes, 9);
-  EXPECT_THAT(heads, ElementsAre(head_key("d", "s")));
+  EXPECT_THAT(strange, ElementsAre(head_key("d", "s")));
   EXPECT_EQ(client.store.get(replaced, 10).outcome, Outcome::kMissing);
   EXPECT_EQ(client.store.get(alone, 10).outcome, Outcome::kMissing);
   EXPECT_EQ(client.store.get(damaged, 10).body, "left");
@@ -201,6 +206,33 @@ TEST(Stores, CommitsSurviveCollections) {
   ended = true;
   collector.join();
   ASSERT_TRUE(sessions.close(&owned).done());
+}
+
+// A session is closed and created again while its closed head is collected, by a clock that is far
+// ahead.
+TEST(Stores, CreationsSurviveCollectionsOfClosedHeads) {
+  Client client;
+  std::atomic<bool> ended = false;
+  std::atomic<int64_t> removed = 0;
+  std::thread collector([&] {
+    while (!ended) {
+      removed += StoreCollector(client.store, {}, std::time(nullptr) + 25 * 3600).collect().removed;
+    }
+  });
+  RemoteSessions sessions(client.store, "owner");
+  for (int number = 0; number < 50 || removed == 0; ++number) {
+    OwnedSession owned, found;
+    const std::string record = std::to_string(number);
+    const auto made = sessions.create("closed", "s", {.record = record}, &owned);
+    ASSERT_TRUE(made.done()) << made.error;
+    ASSERT_TRUE(sessions.find("closed", "s", &found).done());
+    ASSERT_EQ(found.head, owned.head);
+    ASSERT_TRUE(sessions.close(&owned).done());
+  }
+  ended = true;
+  collector.join();
+  StoreCollector(client.store, {}, std::time(nullptr) + 25 * 3600).collect();
+  EXPECT_EQ(client.store.get(head_key("closed", "s"), 1000).outcome, Outcome::kMissing);
 }
 
 TEST(Stores, AreChecked) {

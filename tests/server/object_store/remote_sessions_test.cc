@@ -28,12 +28,12 @@ using ::testing::HasSubstr;
 const std::string kTenant = "books", kName = "s.1", kHead = "sessions/t-books/s-s.1/head";
 
 // What a server has of a store.
-struct Server {
+struct Server : StoreUser {
   Server(const FaultyStore& at, const std::string& name, bool repeats)
-      : store(parse_object_store("s3://bucket", at.url(), "eu-1"), "eu-1", *credentials, http,
-              {.patience = std::chrono::seconds(repeats ? 10 : 2),
-               .first_pause = repeats ? std::chrono::milliseconds(1) : std::chrono::hours(1),
-               .longest_pause = repeats ? std::chrono::milliseconds(2) : std::chrono::hours(1)}),
+      : StoreUser(
+            at, {.patience = std::chrono::seconds(repeats ? 10 : 2),
+                 .first_pause = repeats ? std::chrono::milliseconds(1) : std::chrono::hours(1),
+                 .longest_pause = repeats ? std::chrono::milliseconds(2) : std::chrono::hours(1)}),
         sessions(store, name) {}
 
   // The result that is known in the end.
@@ -54,10 +54,6 @@ struct Server {
   Result take_over() { return settled(sessions.take_over(kTenant, kName, &owned)); }
   Result create() { return settled(sessions.create(kTenant, kName, {.record = "new"}, &owned)); }
 
-  HttpClient http{{}};
-  std::unique_ptr<AwsCredentialSource> credentials =
-      find_aws_credentials({.key_id = "a", .secret = "b"}, "", http);
-  ObjectStore store;
   RemoteSessions sessions;
   OwnedSession owned;
   int unknown = 0;
@@ -109,6 +105,29 @@ TEST(RemoteSessions, TheServerThatWasReplacedIsToldByWhich) {
   EXPECT_EQ(b.commit("three").outcome, Outcome::kLost);
 }
 
+// A change that needs no state.
+TEST(RemoteSessions, ACommitOfAnotherServerTakesTheSession) {
+  FaultyStore store;
+  Server a(store, "a", true), b(store, "b", true);
+  ASSERT_TRUE(a.create().done());
+  ASSERT_TRUE(a.commit("one").done());
+  ASSERT_TRUE(b.sessions.find(kTenant, kName, &b.owned).done());
+  store.fail(0, 0, Fault::kNone);
+  ASSERT_TRUE(b.settled(b.sessions.commit(&b.owned, {.form = HeadForm::k2,
+                                                     .record = "marked",
+                                                     .retained = b.owned.head.blobs}))
+                  .done());
+  EXPECT_EQ(store.requests(), 1);
+  EXPECT_EQ(b.owned.head.owner, "b");
+  EXPECT_EQ(b.owned.head.epoch, 2u);
+  EXPECT_EQ(b.owned.head.blobs, a.owned.head.blobs);
+  EXPECT_EQ(a.commit("late").error,
+            "session \"s.1\" belongs to b since epoch 2; this server had epoch 1");
+  ASSERT_TRUE(a.take_over().done());
+  EXPECT_EQ(a.owned.head.form, HeadForm::k2);
+  EXPECT_EQ(a.owned.head.record, "marked");
+}
+
 TEST(RemoteSessions, ACommitOfTheOwnerIsTwoRequests) {
   FaultyStore store;
   Server a(store, "a", true);
@@ -144,6 +163,42 @@ TEST(RemoteSessions, NamesOfClosedSessionsAreFree) {
   ASSERT_TRUE(b.create().done());
   EXPECT_GT(b.owned.head.epoch, 1u);
   EXPECT_EQ(a.commit("of the closed one").outcome, Outcome::kLost);
+}
+
+// At any request the head of the closed session may be collected.
+TEST(RemoteSessions, ACreationDoesNotNeedTheHeadOfTheClosedSession) {
+  int requests = 1;
+  for (int number = 1; number <= requests; ++number) {
+    FaultyStore store;
+    Server a(store, "a", true), b(store, "b", true);
+    ASSERT_TRUE(a.create().done());
+    ASSERT_TRUE(a.sessions.close(&a.owned).done());
+    store.before(number, [&] {
+      EXPECT_TRUE(a.store.remove(kHead, ObjectCondition::matches(a.owned.etag)).done());
+    });
+    const std::string_view parts[] = {"state"};
+    const Result made =
+        b.sessions.create(kTenant, kName, {.record = "new", .added = {parts}}, &b.owned);
+    ASSERT_TRUE(made.done()) << number << ": " << made.error;
+    EXPECT_EQ(parse_head(store.objects().at(kHead), kTenant, kName), b.owned.head);
+    b.sessions.remove_unused(&b.owned);
+    EXPECT_THAT(keys_of(store.objects()), ElementsAre(b.owned.head.blobs[0].key, kHead));
+    EXPECT_TRUE(b.commit("one").done());
+    if (number == 1) requests = 3;  // GET of the head, PUT of the blob and of the head
+  }
+}
+
+TEST(RemoteSessions, ACreationIsGivenUpAfterAnHour) {
+  FaultyStore store;
+  Server a(store, "a", false);
+  store.fail(2, 2, Fault::kNotReceived);  // the head, and the question whether it is there
+  EXPECT_EQ(a.sessions.create(kTenant, kName, {.record = "new"}, &a.owned).outcome,
+            Outcome::kUnknown);
+  a.owned.began -= kLongestCommit;
+  const Result late = a.sessions.settle(&a.owned);
+  EXPECT_EQ(late.outcome, Outcome::kUnknown);
+  EXPECT_THAT(late.error, HasSubstr("the server was stopped during the commit"));
+  EXPECT_THAT(keys_of(store.objects()), ElementsAre());
 }
 
 // After each change the store has what the server was told, and keeps it.
@@ -233,7 +288,7 @@ TEST(RemoteSessions, DamagedObjectsAreRefusedByNameAndStay) {
   SessionHead of_another = a.owned.head;
   of_another.session = "s.2";
   std::string newer = head, changed = head;
-  newer[9] = '2';
+  newer[9] = '5';
   changed[changed.size() - 3] ^= 1;
   const std::pair<std::string, const char*> damages[] = {
       {changed, "it is damaged"},
@@ -247,7 +302,7 @@ TEST(RemoteSessions, DamagedObjectsAreRefusedByNameAndStay) {
   for (const auto& [text, why] : damages) {
     store.put(kHead, text);
     const Result result = b.take_over();
-    EXPECT_EQ(result.outcome, Outcome::kDamaged) << why;
+    EXPECT_EQ(result.outcome, text == newer ? Outcome::kNewer : Outcome::kDamaged) << why;
     EXPECT_THAT(result.error,
                 AllOf(HasSubstr("the head of session \"s.1\" cannot be used: "), HasSubstr(why)));
     EXPECT_EQ(store.objects().at(kHead), text);

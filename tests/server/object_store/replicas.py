@@ -4,97 +4,14 @@ import http.client
 import json
 import os
 import random
-import select
 import signal
 import socket
 import subprocess
 import threading
 import time
 
-import boto3
-from stores import _run, _seaweedfs, free_ports, KEY, KEYS, MODEL, PROGRAM, SECRET, TOOLS  # noqa: F401
-
-PROMPTS = ["Call me Ishmael.", " The sea", " and the ship", " went", " down to", " the bottom"]
-SERVER = PROGRAM.parent / "recurve-server"
-
-
-class Answer:
-    def __init__(self, status, body):
-        self.status = status
-        self.body = body
-        self.message = body.get("error", {}).get("message", "")
-
-    @property
-    def text(self):
-        assert self.status == 200, self.message
-        return self.body["choices"][0]["text"]
-
-
-class Replica:
-    """A server, asked over HTTP."""
-
-    def __init__(self, run, store=None, prefix="replicas", flags=(), model=MODEL, timeout=120, key=None):
-        port, self.port = free_ports(2)
-        self.address, self.timeout, self.key = f"127.0.0.1:{port}", timeout, key
-        if store:
-            flags = ["--state-store", f"s3://bucket/{prefix}", "--state-endpoint", store, *flags]
-        url = f"http://127.0.0.1:{self.port}/health"
-        self.process = run([SERVER, "--model", model, "--listen", f"127.0.0.1:{port}", "--http", f"127.0.0.1:{self.port}",
-                            "--threads", "1", *flags], url, **KEYS)
-        end = time.monotonic() + 60
-        while self.ask("POST", "/tokenize", {"prompt": "x"}).status != 200:
-            assert time.monotonic() < end
-            time.sleep(0.05)
-
-    def ask(self, method, path, body=None, **headers):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.timeout)
-        try:
-            headers = {name.replace("_", "-"): value for name, value in headers.items()}
-            if self.key:
-                headers["Authorization"] = f"Bearer {self.key}"
-            if isinstance(body, dict):
-                headers, body = {"Content-Type": "application/json", **headers}, json.dumps(body)
-            connection.request(method, path, body, headers)
-            answer = connection.getresponse()
-            text = answer.read()
-            is_json = answer.headers.get("Content-Type", "").startswith("application/json")
-            return Answer(answer.status, json.loads(text) if is_json else {"bytes": text})
-        finally:
-            connection.close()
-
-    def open(self, name, durability="remote", **fields):
-        return self.ask("POST", "/v1/sessions", {"session": name, "durability": durability, **fields})
-
-    def get(self, name):
-        return self.ask("GET", f"/v1/sessions/{name}")
-
-    def turn(self, name, prompt, request=None, tokens=12, **fields):
-        headers = {"Idempotency_Key": request} if request else {}
-        return self.ask("POST", "/v1/completions", {"session": name, "prompt": prompt, "max_tokens": tokens, "seed": 7, **fields},
-                        **headers)
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-
-
-def expected(run, prompts=PROMPTS, **of):
-    """What one server alone answers."""
-    alone = Replica(run, **of)
-    alone.open("s", "none")
-    texts = [alone.turn("s", prompt).text for prompt in prompts]
-    alone.kill()
-    return texts
-
-
-def client(url):
-    return boto3.client("s3", endpoint_url=url, aws_access_key_id=KEY, aws_secret_access_key=SECRET, region_name="us-east-1")
-
-
-def objects(url, prefix):
-    s3 = client(url)
-    listed = s3.list_objects_v2(Bucket="bucket", Prefix=prefix).get("Contents", [])
-    return {one["Key"][len(prefix):]: s3.get_object(Bucket="bucket", Key=one["Key"])["Body"].read() for one in listed}
+from replica import client, expected, objects, of_head, PROMPTS, Proxy, Replica
+from stores import _run, _seaweedfs, free_ports, KEYS, MODEL, PROGRAM  # noqa: F401
 
 
 def test_a_session_moves_between_replicas_to_the_same_text(run, seaweedfs):
@@ -148,21 +65,24 @@ def test_what_is_not_there_is_refused_by_name(run, seaweedfs):
     alone = Replica(run)
     assert "--state-store" in alone.open("s").message
     assert "ttl_seconds" in a.open("s", ttl_seconds=5).message
-    assert "rewind_tokens" in a.open("s", rewind_tokens=5).message
     a.open("s")
-    a.turn("s", PROMPTS[0])
+    position = a.turn("s", PROMPTS[0]).body["usage"]["total_tokens"]
     b.open("local", "none")
     b.turn("local", PROMPTS[0])
+    before = objects(seaweedfs, "refused/")
     for server in (a, b):  # with a copy and without one
-        for path, body in (("marks", {"mark": "m"}), ("rewind", {"position": 1}), ("rewind", {"mark": "m"}),
-                           ("fork", {"session": "t"}), ("fork", {"session": "t", "durability": "remote"})):
+        for path, body, status, why in (("rewind", {"mark": "m"}, 404, 'session "s" has no mark "m"'),
+                                        ("rewind", {"position": 1}, 404, "stores none of its tokens: rewind to a mark"),
+                                        ("rewind", {"position": position + 1}, 400, "position must be at most"),
+                                        ("fork", {"session": "t", "ttl_seconds": 5}, 400, "ttl_seconds"),
+                                        ("fork", {"session": "s"}, 409, 'session "s" exists')):
             answer = server.ask("POST", f"/v1/sessions/s/{path}", body)
-            assert answer.status == 501 and "import the state" in answer.message, (path, answer.message)
-        assert server.ask("DELETE", "/v1/sessions/s/marks/m").status == 501
-    assert a.ask("POST", "/v1/sessions/s/fork", {"session": "t", "durability": "none"}).status == 201
-    assert a.turn("t", PROMPTS[1]).text == expected(run)[1]
+            assert answer.status == status and why in answer.message, (path, answer.message)
+        assert server.ask("DELETE", "/v1/sessions/s/marks/m").status == 404
+    assert objects(seaweedfs, "refused/") == before
     assert b.ask("GET", "/v1/sessions/none").status == 404
-    assert b.ask("POST", "/v1/sessions/none/marks", {"mark": "m"}).status == 404
+    for path, body in (("marks", {"mark": "m"}), ("rewind", {"mark": "m"}), ("fork", {"durability": "remote"})):
+        assert b.ask("POST", f"/v1/sessions/none/{path}", body).status == 404
     # Sessions of a server alone have all they had.
     assert b.ask("POST", "/v1/sessions/local/marks", {"mark": "m"}).status == 200
     assert b.turn("local", PROMPTS[1]).text == expected(run)[1]
@@ -230,60 +150,6 @@ def test_a_replica_of_another_model_is_refused_by_name(run, seaweedfs):
     refused = b.turn("s", PROMPTS[1])
     assert refused.status == 409 and "model" in refused.message, refused.message
     assert a.turn("s", PROMPTS[1]).text == texts[1]  # b did not take it
-
-
-class Proxy:
-    """Passes connections to a store. Once armed, it carries out the next request that begins so, and loses its answer; held, it
-    passes nothing."""
-
-    def __init__(self, url):
-        self.port = int(url.rpartition(":")[2])
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
-        self.lock = threading.Lock()
-        self.armed, self.fired = None, 0
-        threading.Thread(target=self.serve, daemon=True).start()
-
-    def arm(self, begins, times=1):
-        with self.lock:
-            self.armed, self.times, self.fired = begins, times, 0
-
-    def takes(self, head):
-        with self.lock:
-            if self.armed is None or not self.armed(head) or self.fired == self.times:
-                return False
-            self.fired += 1
-            return True
-
-    def serve(self):
-        while True:
-            try:
-                connection, _ = self.listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self.forward, args=(connection,), daemon=True).start()
-
-    def forward(self, connection):
-        loses = False
-        with connection, socket.create_connection(("127.0.0.1", self.port)) as store:
-            try:
-                while True:
-                    for ready in select.select([connection, store], [], [])[0]:
-                        data = ready.recv(1 << 20)
-                        if not data or (ready is store and loses):
-                            return
-                        if ready is connection and data[:4] in (b"GET ", b"PUT ", b"DELE"):
-                            loses = self.takes(data.partition(b"\r\n")[0].decode())
-                        (store if ready is connection else connection).sendall(data)
-            except OSError:
-                pass
-
-    def close(self):
-        self.listener.close()
-
-
-def of_head(method):
-    return lambda line: line.startswith(method) and "/head " in line
 
 
 def test_answers_of_the_store_that_are_lost(run, seaweedfs):
@@ -393,45 +259,6 @@ def test_a_server_starts_without_its_store(run, seaweedfs):
         assert a.turn("t", PROMPTS[0]).status == 200
 
 
-def test_a_drain_moves_all_sessions_to_the_store(run, seaweedfs, tmp_path):
-    texts = expected(run)
-    a = Replica(run, seaweedfs, "drained", ["--state-dir", str(tmp_path / "states"), "--drain-to-store"])
-    for durability in ("none", "local", "remote"):
-        assert a.open(durability, durability).status == 201
-        assert a.turn(durability, PROMPTS[0], "r").text == texts[0]
-    a.open("empty", "none")
-    for number in range(40):
-        a.open(f"many{number}", "none")
-        assert a.turn(f"many{number}", PROMPTS[0]).text == texts[0]
-    a.process.terminate()
-    assert a.process.wait() == 0
-    b = Replica(run, seaweedfs, "drained")
-    for name in ("none", "local", "remote", *(f"many{number}" for number in range(40))):
-        assert b.turn(name, PROMPTS[1]).text == texts[1], name
-    assert b.turn("empty", PROMPTS[0]).text == texts[0]
-    # What was durable in the folder is not there any more: it would be continued twice.
-    again = Replica(run, seaweedfs, "drained", ["--state-dir", str(tmp_path / "states")])
-    assert again.ask("GET", "/v1/sessions").body["data"] == []
-    assert again.turn("local", PROMPTS[2]).text == texts[2]
-
-
-def test_a_drain_says_what_it_could_not_move(run, seaweedfs, tmp_path):
-    proxy = Proxy(seaweedfs)
-    a = Replica(run, proxy.url, "late", ["--drain-to-store", "--drain-seconds", "1"])
-    a.open("s", "none")
-    a.turn("s", PROMPTS[0])
-    assert Replica(run, seaweedfs, "late").open("taken").status == 201
-    a.open("taken", "none")
-    a.turn("taken", PROMPTS[0])
-    proxy.arm(lambda line: "/blobs/" in line and line.startswith("PUT"), times=1000)
-    a.process.terminate()
-    assert a.process.wait() == 0
-    log = (tmp_path / "log").read_text()
-    assert "event=drained_to_store moved=0 failed=2 late=0" in log
-    assert 'name=taken why="session \\"taken\\" exists' in log
-    proxy.close()
-
-
 def test_tenants_do_not_see_each_others_sessions(run, seaweedfs, tmp_path):
     file = tmp_path / "keys"
     keys = [subprocess.run([PROGRAM.parent / "recurve", "keys", "new", "--file", file, "--tenant", tenant], check=True,
@@ -456,18 +283,77 @@ def test_tenants_do_not_see_each_others_sessions(run, seaweedfs, tmp_path):
     assert turn(servers[1], keys[0], PROMPTS[2]).text == texts[2]
 
 
+def test_the_bytes_of_a_tenant_in_the_store_are_limited(run, seaweedfs, tmp_path):
+    """On all servers together: what one has written counts at the others."""
+    file = tmp_path / "keys"
+    keys = {tenant: subprocess.run([PROGRAM.parent / "recurve", "keys", "new", "--file", file, "--tenant", tenant], check=True,
+                                   capture_output=True, text=True).stdout.split()[-1] for tenant in ("alice", "bob")}
+    a, b, free = [Replica(run, seaweedfs, "quota", ["--keys", str(file)], key=keys[of]) for of in ("alice", "alice", "bob")]
+
+    def used(tenant):
+        return sum(map(len, objects(seaweedfs, f"quota/blobs/t-{tenant}/").values()))
+
+    free.open("s")
+    free.turn("s", PROMPTS[0])
+    state = used("bob")
+    limited = json.loads(file.read_text())
+    limited["tenants"] = {"alice": {"store_bytes": int(2.5 * state)}}
+    file.write_text(json.dumps(limited))
+    time.sleep(2)  # it is read again each second
+    for name in ("one", "two"):
+        assert a.open(name).status == 201
+        assert a.turn(name, PROMPTS[0]).status == 200
+    for server in (a, b):
+        opened = server.open("three")
+        assert opened.status == 429 and "bytes of the store" in opened.message, opened.message
+        assert server.get("three").status == 404
+        for path, body in (("marks", {"mark": "m"}), ("fork", {"session": "fork"})):
+            refused = server.ask("POST", f"/v1/sessions/one/{path}", body)
+            assert refused.status == 429 and "bytes of the store" in refused.message, refused.message
+        assert server.get("fork").status == 404
+    texts = expected(run)
+    assert a.turn("one", PROMPTS[1]).text == texts[1]  # what it has continues
+    for name in ("three", "four", "five"):
+        assert free.open(name).status == 201 and free.turn(name, PROMPTS[0]).status == 200
+    usage = subprocess.run([PROGRAM.parent / "recurve", "store", "usage", "--state-store", "s3://bucket/quota", "--state-endpoint", seaweedfs],
+                           capture_output=True, text=True, env={**os.environ, **KEYS})
+    assert usage.stdout == f"{used('alice')} 2 alice\n{used('bob')} 4 bob\n", usage
+    assert a.ask("DELETE", "/v1/sessions/two").status == 200
+    assert a.open("three").status == 201 and a.turn("three", PROMPTS[0]).text == texts[0]
+    assert a.open("four").status == 429
+
+    # Sessions that have no state yet get one, and a turn on a state that a mark has adds one, while there is room.
+    for name in ("one", "three"):
+        assert a.ask("DELETE", f"/v1/sessions/{name}").status == 200
+    for name in ("four", "five", "six"):
+        assert a.open(name, rewind_tokens=100).status == 201
+    assert a.turn("four", PROMPTS[0]).status == 200
+    assert a.ask("POST", "/v1/sessions/four/marks", {"mark": "m"}).status == 200
+    assert a.turn("five", PROMPTS[0]).status == 200
+    for refused in (a.turn("six", PROMPTS[0]), a.turn("four", PROMPTS[1]), a.ask("POST", "/v1/sessions/four/rewind", {"position": 3})):
+        assert refused.status == 429 and "bytes of the store" in refused.message, refused.message
+    assert a.turn("five", PROMPTS[1]).text == texts[1]
+    assert a.ask("DELETE", "/v1/sessions/five").status == 200
+    assert a.turn("four", PROMPTS[1]).text == texts[1]
+
+
 def test_what_killed_servers_leave_is_collected(run, seaweedfs):
     a = Replica(run, seaweedfs, "collected")
     a.open("s")
     a.turn("s", PROMPTS[0])
-    client(seaweedfs).put_object(Bucket="bucket", Key="collected/blobs/t-default/left", Body=b"left")
+    a.open("closed")
+    assert a.ask("DELETE", "/v1/sessions/closed").status == 200
+    left, odd = "0123456789abcdef" * 2, "o\u00f6 &<x>\u001b[31m"
+    client(seaweedfs).put_object(Bucket="bucket", Key=f"collected/blobs/t-default/{left}", Body=b"left")
+    client(seaweedfs).put_object(Bucket="bucket", Key=f"collected/blobs/t-default/{odd}", Body=b"of others")
 
     def collect(*flags):
         return subprocess.run([PROGRAM.parent / "recurve", "store", "collect", "--state-store", "s3://bucket/collected", "--state-endpoint",
                                seaweedfs, *flags], capture_output=True, text=True, env={**os.environ, **KEYS})
 
     done = collect("--dry-run")
-    assert (done.returncode, done.stdout) == (0, "") and "1 heads, 2 blobs; 0 would go with 0 bytes; 1 without" in done.stderr, done
+    assert (done.returncode, done.stdout) == (0, "") and "2 heads, 2 blobs, 0 states of prompts; 0 would go with 0 bytes; 1 blobs without a head are recent; 1 heads" in done.stderr, done
+    assert "/o?? &<x>" in done.stderr and "no server has written it, and it stays" in done.stderr and "\x1b" not in done.stderr, done
     assert collect("--grace", "1").returncode == 2
     assert "NoSuchBucket" in collect("--state-store", "s3://none").stderr or collect("--state-store", "s3://none").returncode != 0
     assert a.turn("s", PROMPTS[1]).text == expected(run)[1]
@@ -517,17 +403,19 @@ def test_a_session_moves_between_folder_and_store_by_one_command(run, seaweedfs,
         return subprocess.run([PROGRAM.parent / "recurve", "--server", server.address, "session", "move", name, "--durability", durability],
                               cwd=tmp_path, capture_output=True, text=True)
 
-    a.open("s", "local")
-    a.open("empty", "local")
+    a.open("s", "local", rewind_tokens=100)
+    a.open("empty", "local", rewind_tokens=100)
     assert a.turn("s", PROMPTS[0]).text == texts[0]
     for name in ("s", "empty"):
         done = move(a, name, "remote")
         assert done.returncode == 0 and "durability     remote, commit" in done.stdout, done
+        assert b.get(name).body["rewind_tokens"] == 100 and b.get(name).body["tokens_from"] == 0
     assert b.turn("s", PROMPTS[1]).text == texts[1]
     assert b.turn("empty", PROMPTS[0]).text == texts[0]
     assert move(a, "s", "local").returncode == 0
     assert a.turn("s", PROMPTS[2]).text == texts[2]
     assert a.get("s").body["durability"] == "local" and b.get("s").status == 404
+    assert a.get("s").body["rewind_tokens"] == 100 and a.get("s").body["tokens_from"] == 0
     assert a.ask("POST", "/v1/sessions/s/marks", {"mark": "m"}).status == 200
     assert "marks, which do not move" in move(a, "s", "remote").stderr
     assert b.open("taken").status == 201 and a.open("taken", "none").status == 201
@@ -556,43 +444,6 @@ def test_a_turn_that_breaks_off_has_no_effect(run, seaweedfs):
     assert a.turn("s", PROMPTS[1]).text == texts[1]
     assert b.turn("s", PROMPTS[2]).text == texts[2]
     assert b.get("s").body["epoch"] == 3
-
-
-class Router(Replica):
-    """vLLM's, which sends requests with the same X-Session-ID to the same replica as long as that answers."""
-
-    def __init__(self, run, replicas):
-        self.port, metrics = free_ports(2)
-        self.timeout, self.key = 120, None
-        self.process = run([TOOLS / "vllm-router", "--host", "127.0.0.1", "--port", self.port, "--prometheus-port", metrics, "--policy",
-                            "consistent_hash", "--worker-urls", *(f"http://127.0.0.1:{one.port}" for one in replicas)],
-                           f"http://127.0.0.1:{self.port}/health")
-
-
-def test_sessions_survive_replicas_behind_a_router(run, seaweedfs):
-    prompts = [f" {number} and" for number in range(16)]
-    texts = expected(run, prompts)
-    replicas = [Replica(run, seaweedfs, "routed") for _ in range(3)]
-    router = Router(run, replicas)
-    names = [f"s{number}" for number in range(4)]
-    for name in names:
-        assert replicas[0].open(name).status == 201
-    for turn, prompt in enumerate(prompts):
-        for name in names:
-            body = {"session": name, "prompt": prompt, "max_tokens": 12, "seed": 7}
-            end = time.monotonic() + 60
-            while True:
-                answer = router.ask("POST", "/v1/completions", body, X_Session_ID=name, Idempotency_Key=f"{name}.{turn}")
-                if answer.status == 200:
-                    break
-                assert answer.status in (409, 429, 500, 503) and time.monotonic() < end, answer.body
-            assert answer.text == texts[turn], (name, turn)
-        if turn in (5, 10):  # the one that serves the first session
-            serves = next(one for one in replicas if any(
-                info["id"] == names[0] and info["epoch"] == turn + 1 for info in one.ask("GET", "/v1/sessions").body["data"]))
-            serves.kill()
-            replicas.remove(serves)
-    assert [replicas[0].get(name).body["epoch"] for name in names] == [len(prompts)] * 4
 
 
 def test_damage_in_the_store_is_named(run, seaweedfs):

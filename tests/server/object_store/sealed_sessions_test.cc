@@ -32,9 +32,9 @@ struct Keys {
 std::string key_text(char digit) { return std::string(64, digit) + "\n"; }
 
 // keys: empty: nothing is sealed.
-struct Server {
+struct Server : StoreUser {
   Server(const FaultyStore& at, const std::string& name, const std::string& keys)
-      : store(parse_object_store("s3://bucket", at.url(), "eu-1"), "eu-1", *credentials, http, {}),
+      : StoreUser(at),
         seal(keys.empty() ? nullptr : std::make_unique<StoreSeal>(store, Keys(keys).path.string())),
         sessions(store, name, seal.get()) {}
 
@@ -46,10 +46,6 @@ struct Server {
     return sessions.read_blob(owned.head, owned.head.blobs.at(0), kMost, state);
   }
 
-  HttpClient http{{}};
-  std::unique_ptr<AwsCredentialSource> credentials =
-      find_aws_credentials({.key_id = "a", .secret = "b"}, "", http);
-  ObjectStore store;
   std::unique_ptr<StoreSeal> seal;
   RemoteSessions sessions;
   OwnedSession owned;

@@ -18,6 +18,7 @@ PROGRAM = pathlib.Path(os.environ["RECURVE_BIN"]) / "object_stores"
 TOOLS = pathlib.Path(sys.executable).parent
 MODEL = pathlib.Path(__file__).parents[3] / "weights_tools/demo/xlstm-books"
 KEY, SECRET = "AKIAEXAMPLE", "a/secret+with=signs"
+READER = "AKIAREADER"  # may not write
 
 
 def free_ports(count):
@@ -75,10 +76,11 @@ KEYS = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
 
 
 def seaweedfs_at(run, folder, volumes=8):
-    """The URL of one with the bucket "bucket"."""
+    """The URL of one with the bucket "bucket", of 64 MB for each volume."""
     config = folder / "s3.json"
-    config.write_text(json.dumps({"identities": [{"name": "recurve", "actions": ["Admin", "Read", "Write", "List"],
-                                                  "credentials": [{"accessKey": KEY, "secretKey": SECRET}]}]}))
+    identities = [{"name": key, "actions": actions, "credentials": [{"accessKey": key, "secretKey": SECRET}]}
+                  for key, actions in ((KEY, ["Admin", "Read", "Write", "List"]), (READER, ["Read", "List"]))]
+    config.write_text(json.dumps({"identities": identities}))
     master, volume, filer, s3 = free_ports(4)
     url = f"http://127.0.0.1:{s3}"
     (folder / "data").mkdir()

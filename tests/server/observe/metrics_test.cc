@@ -58,6 +58,8 @@ TEST(Metrics, EverySeriesExistsFromTheStart) {
                              "recurve_state_store_seconds_count{call=\"take_over\"}",
                              "recurve_state_store_failures_total{call=\"commit\"}",
                              "recurve_shared_turns_total{outcome=\"other_owner\"}",
+                             "recurve_drain_marks_left_total",
+                             "recurve_state_store_bytes_total{direction=\"read\"}",
                              "recurve_state_dir_syncs_total",
                              "recurve_state_dir_written_bytes_total",
                              "recurve_state_dir_set_aside",
@@ -197,12 +199,14 @@ TEST(Metrics, CallsToTheStoreReachTheirSeries) {
   Metrics metrics;
   metrics.observe_store(Metrics::StoreCall::kTakeOver, 0.1, true);
   metrics.shared_turn(Metrics::TurnEnd::kRecorded);
+  metrics.leave_marks(3);
   const std::string text = metrics.text();
   EXPECT_EQ(value(text, "recurve_state_store_seconds_count{call=\"take_over\"}"), 1);
   EXPECT_EQ(value(text, "recurve_state_store_failures_total{call=\"take_over\"}"), 1);
   EXPECT_EQ(value(text, "recurve_state_store_failures_total{call=\"commit\"}"), 0);
   EXPECT_EQ(value(text, "recurve_shared_turns_total{outcome=\"recorded\"}"), 1);
   EXPECT_EQ(value(text, "recurve_shared_turns_total{outcome=\"committed\"}"), 0);
+  EXPECT_EQ(value(text, "recurve_drain_marks_left_total"), 3);
 }
 
 TEST(Metrics, ThoseOfAModelCarryItsName) {
@@ -215,6 +219,28 @@ TEST(Metrics, ThoseOfAModelCarryItsName) {
   EXPECT_EQ(value(text, "recurve_slots{model=\"books\",tier=\"free\"}"), 0);
   EXPECT_EQ(value(text, "recurve_requests_total"), 0);
   EXPECT_EQ(value(text, "recurve_build_info{commit=\"abc\",version=\"1.2\"}"), 1);
+}
+
+TEST(Metrics, ThoseOfAModelGoWithIt) {
+  Metrics metrics({.models = {"books"}});
+  const std::string before = metrics.text();
+  for (int i = 0; i < 2; ++i) {
+    const std::shared_ptr<ModelMetrics> model = metrics.of_model("new");
+    model->set_waiting(2);
+    model->observe_step(0.004, 65);
+    metrics.of_model("books")->set_waiting(1);
+    const std::string text = metrics.text();
+    EXPECT_EQ(value(text, "recurve_requests_waiting{model=\"books\"}"), 1);
+    EXPECT_EQ(value(text, "recurve_requests_waiting{model=\"new\"}"), 2);
+    EXPECT_EQ(value(text, "recurve_step_seconds_count{model=\"new\"}"), 1) << "from nothing";
+    metrics.remove_model("new");
+    EXPECT_THAT(metrics.text(), HasSubstr("model=\"new\"")) << "it is used";
+  }
+  metrics.remove_model("books");
+  metrics.set_waiting(0);
+  const std::string after = metrics.text();
+  EXPECT_THAT(after, Not(HasSubstr("model=\"new\"")));
+  EXPECT_EQ(std::ranges::count(after, '\n'), std::ranges::count(before, '\n'));
 }
 
 TEST(Metrics, UtilizationIsThatOfSlotsOrPages) {
@@ -351,6 +377,8 @@ TEST(Metrics, MatchTheTableInTheDocuments) {
   for (const Of of : {Of::kRequests, Of::kRefused, Of::kPromptTokens, Of::kGeneratedTokens}) {
     metrics.count_for("NAME", of);
   }
+  metrics.add_initial_state("NAME");
+  metrics.add_adapter("NAME");
   std::ifstream document(RECURVE_SOURCE_DIR "/deploy/README.md");
   std::vector<std::string> listed;
   for (std::string line; std::getline(document, line);) {

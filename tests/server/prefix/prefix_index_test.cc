@@ -182,18 +182,19 @@ TEST(PrefixIndex, OffersWhatIsWorthItOnce) {
   pass(index, first, 7);
   pass(index, second, 8);
   pass(index, text("kkkkl"), 8);
-  const auto next = [&] { return index.offer(0); };
+  const auto next = [&] { return index.offer(PrefixIndex::To::kDisk, 0); };
   EXPECT_FALSE(index.is_short());
   const PrefixIndex::Offer most = next();
   EXPECT_EQ(most.owner, 8u);
   EXPECT_EQ(most.ids, Ids(second.begin(), second.end() - 1));
   EXPECT_EQ(most.gain, 20);
-  EXPECT_EQ(index.offer(12).image, nullptr) << "the other one is worth no more than that";
+  EXPECT_EQ(index.offer(PrefixIndex::To::kDisk, 12).image, nullptr)
+      << "the other one is worth no more than that";
   const PrefixIndex::Offer other = next();
   EXPECT_EQ(other.ids, Ids(first.begin(), first.end() - 1));
   EXPECT_EQ(other.hits, 0);
   EXPECT_EQ(next().image, nullptr) << "what spares four tokens is not worth it";
-  index.offer_again(7, other.ids);
+  index.offer_again(PrefixIndex::To::kDisk, 7, other.ids);
   EXPECT_EQ(index.longest(7, first).tokens, 12);
   EXPECT_EQ(pass(index, first, 7), 12);
   EXPECT_EQ(next().hits, 1);

@@ -1,5 +1,6 @@
 // What sessions and marks reserve, compared to what they make the process really hold.
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
 #include <sys/mman.h>
@@ -247,6 +248,41 @@ TEST(ImageMemory, FullPagesAreShared) {
   EXPECT_EQ(second.image->at(2).data.get()[kPage - 1], std::byte{5});
   second = {};
   EXPECT_EQ(memory.bytes(), 0);
+}
+
+// What preempted requests take beyond their plan is missing for prefixes before it is taken, and
+// theirs again once it is given back.
+TEST(PreemptedMemory, BeyondItsPlanIsThatOfPrefixes) {
+  const StateLayout layout{.arrays = {{.name = "x", .shape = {256}}}};
+  const auto backend = make_backend("reference");
+  const auto stream = backend->make_stream();
+  StatePool pool(*backend, layout, 1, *stream);
+  const auto each = static_cast<int64_t>(layout.bytes());
+  StateCache states(*backend, pool, 10 * each, nullptr, each);
+  std::vector<int64_t> said, taken;
+  states.on_reserve([&] {
+    said.push_back(states.unreserved());
+    taken.push_back(states.bytes(StateCache::Owner::kPreempted));
+  });
+  const StateSlot slot = *pool.acquire();
+  std::vector<StateImage> images;
+  const auto save = [&](StateCache::Owner owner) { images.push_back(states.save(owner, slot, 1)); };
+  save(StateCache::Owner::kPreempted);
+  save(StateCache::Owner::kPrefixes);
+  EXPECT_EQ(states.unreserved(), 10 * each) << "what is planned";
+  save(StateCache::Owner::kPreempted);
+  save(StateCache::Owner::kPreempted);
+  states.reserve(5 * each);
+  EXPECT_EQ(states.unreserved(), 3 * each);
+  EXPECT_THAT(said, ::testing::ElementsAre(9 * each, 8 * each, 3 * each));
+  EXPECT_THAT(taken, ::testing::ElementsAre(each, 2 * each, 3 * each)) << "before it is taken";
+  states.reserve(10 * each);
+  EXPECT_EQ(states.unreserved(), 0);
+  images.clear();
+  states.reserve(0);
+  states.count_preempted();
+  EXPECT_EQ(states.unreserved(), 10 * each);
+  EXPECT_EQ(said.back(), 10 * each);
 }
 
 // What is spared is what a session in a slot has reserved: no more once none is.

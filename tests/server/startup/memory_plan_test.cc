@@ -82,6 +82,11 @@ TEST(MemoryPlanTest, StatesOnTheirWayToAStoreArePlanned) {
   EXPECT_EQ(plan.transfers, 2 * kStoreThreads * plan.state);
   EXPECT_EQ(plan.total(1), without + plan.transfers);
   EXPECT_THAT(plan.arithmetic(1), HasSubstr("+ states to and from the store 0.00"));
+  EXPECT_EQ(plan.prefix_transfers, 0);
+  options.prefix_store = 1 << 30;
+  const MemoryPlan with_prefixes = plan_memory(options, *backend);
+  EXPECT_GE(with_prefixes.prefix_transfers, 3 * plan.state) << "read, opened and sealed";
+  EXPECT_EQ(with_prefixes.total(1), plan.total(1) + with_prefixes.prefix_transfers);
   options.sharing = {.index = 1, .count = 2};
   EXPECT_EQ(plan_memory(options, *backend).transfers, 0);
   EXPECT_EQ(transfer_bytes(int64_t{100} << 20), int64_t{256} << 20) << "no more";
@@ -94,6 +99,18 @@ MemoryPlan growing_with(size_t free) {
   plan.page = size_t{1} << 20;
   plan.most_tokens = 6400;
   return plan;
+}
+
+TEST(MemoryPlanTest, AdaptersAreInTheMemoryOfTheDevice) {
+  for (const bool on_host : {true, false}) {
+    MemoryPlan plan = plan_with(100 * kGiB);
+    plan.on_host = on_host;
+    const size_t before = plan.total(4);
+    plan.adapters = 3 * kGiB;
+    EXPECT_EQ(plan.total(4), before + 3 * kGiB);
+    EXPECT_EQ(plan.of_host(), 0);
+    EXPECT_THAT(plan.arithmetic(4), HasSubstr(" + adapters 3.00"));
+  }
 }
 
 TEST(MemoryPlanTest, PagesTakeWhatRemainsOnAGpuAndAnEighthOnTheHost) {
@@ -363,6 +380,16 @@ TEST(MemoryPlanTest, SeveralModelsArePlannedInSum) {
   const double part =
       static_cast<double>(planned[0].plan.sessions) / static_cast<double>(planned[1].plan.sessions);
   EXPECT_NEAR(part, 1, 0.01);
+}
+
+TEST(MemoryPlanTest, ASizeThatIsGivenComesBeforeThoseThatAreChosen) {
+  TwoModels two(of_golden());
+  const size_t free = two.plan()[0].plan.host_free;
+  two.models[1].session_memory = free / 100 * 85;
+  const std::vector<PlannedModel> planned = two.plan();
+  EXPECT_EQ(planned[1].plan.sessions, two.models[1].session_memory);
+  EXPECT_GT(planned[0].plan.sessions, 0u);
+  EXPECT_LE(planned[0].plan.total(2), planned[0].plan.free);
 }
 
 TEST(MemoryPlanTest, ASecondModelThatDoesNotFitIsRefusedWithTheSum) {

@@ -3,11 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/startup/model_list.h"
+#include "tests/support/temp_dir.h"
 
 namespace recurve::options_test {
 
@@ -48,6 +53,15 @@ TEST(OptionsTest, SwitchesAreOnOrOff) {
   EXPECT_FALSE(parse({"--reflection", "off"}).options.reflection);
   EXPECT_TRUE(parse({"--request-compression", "on"}).options.request_compression);
   EXPECT_EQ(parse({"--reflection", "perhaps"}).status, 2);
+}
+
+TEST(OptionsTest, StatesOfPromptsAreSharedInAStoreAlone) {
+  EXPECT_EQ(parse({"--state-store", "s3://b/p"}).options.prefix_store, 0u);
+  const Parsed shared = parse({"--state-store", "s3://b/p", "--prefix-store", "100GiB"});
+  EXPECT_EQ(shared.options.prefix_store, uint64_t{100} << 30);
+  const Parsed alone = parse({"--prefix-store", "1GB"});
+  EXPECT_EQ(alone.status, 2);
+  EXPECT_THAT(alone.said, HasSubstr("--prefix-store requires --state-store"));
 }
 
 TEST(OptionsTest, ConnectionsAreANumberOrAuto) {
@@ -114,7 +128,7 @@ TEST(OptionsTest, AModelNeedsNoFlag) {
 
 std::vector<std::string> models_of(const Parsed& parsed) {
   std::vector<std::string> models;
-  for (const ModelPath& model : parsed.options.models)
+  for (const ModelEntry& model : parsed.options.models)
     models.push_back(model.name + "|" + model.path);
   return models;
 }
@@ -174,6 +188,162 @@ TEST(OptionsTest, ModelsShareWhatTheFlagsLimit) {
   }
   EXPECT_EQ(models[0].state_dir, "/s") << "as if it were alone";
   EXPECT_EQ(models[1].state_dir, "/s/model-b");
+}
+
+// A folder with two empty checkpoints and a file of models.
+class ModelsFileTest : public ::testing::Test {
+ protected:
+  ModelsFileTest() {
+    for (const char* name : {"x", "y"}) std::filesystem::create_directory(folder_ / name);
+  }
+  Parsed parse_file(const std::string& text, std::vector<std::string> others = {}) const {
+    std::ofstream(file_, std::ios::binary) << text;
+    others.insert(others.end(), {"--models", file_});
+    return parse({}, others);
+  }
+  std::string refusal_of(const std::string& text) const {
+    const Parsed parsed = parse_file(text);
+    EXPECT_EQ(parsed.status, 2) << text;
+    const std::string begin = "recurve-server: --models " + file_;
+    EXPECT_THAT(parsed.said, ::testing::StartsWith(begin));
+    return parsed.said.substr(std::min(parsed.said.size(), begin.size()));
+  }
+
+  std::string path_of(const std::string& name) const { return folder_ / name; }
+
+  const TempDir folder_;
+  const std::string file_ = path_of("models.toml");
+};
+
+TEST_F(ModelsFileTest, EachModelHasWhatItsTableSays) {
+  const Parsed parsed = parse_file(
+      "# in the order of the file\n"
+      "[z]\npath = \"x\"\nslots = 3\nweights = \"int8\"\ndevice = \"reference\"\n"
+      "session_memory = \"1GiB\"\nmap_weights = \"off\"\n"
+      "['b.1']\npath = '" +
+          path_of("y") +
+          "'\nkv_memory = 4096\nslots = 'auto'\n"
+          "[c]\npath = \"y\"\n",
+      {"--session-memory", "4GiB", "--slots", "5", "--device", "cuda:1", "--state-dir", "/s"});
+  ASSERT_EQ(parsed.status, -1) << parsed.said;
+  EXPECT_EQ(names_of_models(parsed.options), (std::vector<std::string>{"z", "b.1", "c"}));
+  const std::vector<Options> models = options_of_models(parsed.options);
+  EXPECT_EQ(models[0].model, path_of("x")) << "relative to the folder of the file";
+  EXPECT_EQ(models[1].model, path_of("y"));
+  EXPECT_EQ(models[0].slots, 3);
+  EXPECT_EQ(models[1].slots, 0);
+  EXPECT_EQ(models[2].slots, 5);
+  EXPECT_EQ(models[0].weights, "int8");
+  EXPECT_EQ(models[1].weights, "auto");
+  EXPECT_EQ(models[0].map_weights, MapWeights::kOff);
+  EXPECT_EQ(models[1].map_weights, MapWeights::kAuto);
+  EXPECT_FALSE(models[0].on_gpu());
+  EXPECT_TRUE(models[1].on_gpu());
+  EXPECT_EQ(models[0].session_memory, uint64_t{1} << 30);
+  EXPECT_EQ(models[1].session_memory, uint64_t{2} << 30) << "the others share the flag";
+  EXPECT_EQ(models[2].session_memory, uint64_t{2} << 30);
+  EXPECT_EQ(models[1].kv_memory, 4096u);
+  EXPECT_EQ(models[2].kv_memory, kAutomatic);
+  EXPECT_EQ(models[2].state_dir, "/s/model-c");
+}
+
+TEST_F(ModelsFileTest, AdaptersAndInitialStatesAreThoseOfTheirModels) {
+  const Parsed parsed = parse_file(
+      "[a]\npath = 'x'\nadapters = { law = 'y', 'tax.v2' = 'y' }\n"
+      "[b]\npath = 'x'\nadapters = { law = 'x' }\ninitial_states = { tale = 'y' }\n",
+      {"--adapter", "b:more=/m,one=/n", "--initial-state", "a:two=/o"});
+  ASSERT_EQ(parsed.status, -1) << parsed.said;
+  const std::vector<Options> models = options_of_models(parsed.options);
+  const auto text = [](const std::vector<NamedPath>& all) {
+    std::string text;
+    for (const NamedPath& one : all) text += one.name + "=" + one.path + " ";
+    return text;
+  };
+  EXPECT_EQ(text(models[0].adapters),
+            "one=/n law=" + path_of("y") + " tax.v2=" + path_of("y") + " ");
+  EXPECT_EQ(text(models[0].initial_states), "two=/o ");
+  EXPECT_EQ(text(models[1].adapters), "more=/m law=" + path_of("x") + " ");
+  EXPECT_EQ(text(models[1].initial_states), "tale=" + path_of("y") + " ");
+  EXPECT_THAT(
+      parse_file("[a]\npath = 'x'\nadapters = { law = 'y' }\n", {"--adapter", "law=/m"}).said,
+      HasSubstr("two of --adapter have the name \"law\""));
+}
+
+TEST_F(ModelsFileTest, ItsModelsAreNextToThoseOfTheCommandLine) {
+  using ::testing::ElementsAre;
+  const std::string one = "[b]\npath = \"x\"\n";
+  const std::string b = "b|" + path_of("x");
+  EXPECT_THAT(models_of(parse_file(one)), ElementsAre(b));
+  EXPECT_THAT(models_of(parse_file(one, {"m", "--model", "a=/m/a"})),
+              ElementsAre("|m", "a|/m/a", b));
+  EXPECT_THAT(parse_file(one, {"--model", "b=/m/b"}).said,
+              HasSubstr("two models have the name \"b\""));
+  const Variable model("RECURVE_SERVER_MODEL", "c=/m/c");
+  EXPECT_THAT(models_of(parse_file(one)), ElementsAre(b)) << "the command line is stronger";
+  const Variable models("RECURVE_SERVER_MODELS", file_);
+  EXPECT_THAT(models_of(parse({}, {})), ElementsAre("c|/m/c", b));
+  EXPECT_THAT(models_of(parse({}, {"m"})), ElementsAre("|m"));
+}
+
+TEST_F(ModelsFileTest, MistakesAreRefusedByNameAndLine) {
+  const std::string begin = "[a]\npath = \"x\"\n";
+  const std::string keys =
+      "the keys are path, adapters, initial_states, device, weights, map_weights, slots, "
+      "kv_memory, "
+      "session_memory and prefix_memory";
+  for (const auto& [text, sentence] : std::vector<std::pair<std::string, std::string>>{
+           {begin + "slot = 4\n", ":3: model \"a\": unknown key slot: " + keys},
+           {begin + "kv-memory = 4\n", ":3: model \"a\": unknown key kv-memory: " + keys},
+           {begin + "help = 'x'\n", ":3: model \"a\": unknown key help: " + keys},
+           {"[qwen3.5]\npath = \"x\"\n",
+            ":1: model \"qwen3\": unknown key 5: " + keys + "; quote a name that has a dot"},
+           {begin + "slots = true\n",
+            ":3: model \"a\": slots: wanted a string or an integer, found a boolean"},
+           {begin + "slots = 4.5\n", "found a floating-point number"},
+           {begin + "slots = -1\n",
+            ":3: model \"a\": slots: wanted auto or an integer in [0, 1048576], found -1"},
+           {begin + "session_memory = 'much'\n",
+            ":3: model \"a\": session_memory: wanted auto or a size such as 4GB, found much"},
+           {begin + "weights = \"int7\"\n", ":3: model \"a\": weights: int7 not in {"},
+           {begin + "map_weights = \"maybe\"\n",
+            ":3: model \"a\": map_weights: wanted one of {auto,off,on}, found maybe"},
+           {begin + "device = ''\n", ":3: model \"a\": device: "},
+           {begin + "device = ['cpu']\n", "found an array"},
+           {begin + "adapters = 'x'\n",
+            ":3: model \"a\": adapters: wanted a table of names and paths, found a string"},
+           {begin + "adapters = { b = 7 }\n",
+            ":3: model \"a\": adapters: b: wanted a string, found an integer"},
+           {begin + "adapters = { 'b/c' = 'x' }\n", "adapters: a name has 1 to 128 letters"},
+           {begin + "initial_states = { b = 'none' }\n",
+            ":3: model \"a\": initial_states: " + path_of("none") + " does not exist"},
+           {"[a]\npath = 7\n", ":2: model \"a\": path: wanted a string, found an integer"},
+           {"[a]\npath = 'none'\n", ":2: model \"a\": path: " + path_of("none") +
+                                        " does not exist: give the directory of a checkpoint"},
+           {"[a]\npath = ''\n", "does not exist"},
+           {"\n[a]\nslots = 4\n",
+            ":2: model \"a\": path is missing: the directory of a checkpoint"},
+           {"slots = 4\n", ":1: model \"slots\": wanted a table [slots], found an integer"},
+           {"['a/b']\npath = 'x'\n",
+            ":1: model \"a/b\": a name has at most 128 letters, digits, '.', '_' and '-'"},
+           {begin + begin, ":3: "},
+           {begin + "path = \"y\"\n", ":3: "},
+           {"[a\n", ":1: "},
+           {"[a]\npath = \"\xff\"\n", ":2: "},
+           {"", ": the file has no model: add a table [NAME] with path = \"DIR\""}}) {
+    EXPECT_THAT(refusal_of(text), HasSubstr(sentence)) << text;
+  }
+  EXPECT_THAT(refusal_of("[a]\npath = 'x'\n" + std::string(100'000, 'k') + " = 1\n"),
+              ::testing::SizeIs(::testing::Lt(500u)));
+}
+
+TEST_F(ModelsFileTest, AFileThatIsTooLargeOrCannotBeReadIsRefused) {
+  std::string text = "[a]\npath = 'x'\n#";
+  text.resize((size_t{1} << 20) - 1, '-');
+  EXPECT_EQ(parse_file(text + "\n").status, -1);
+  EXPECT_THAT(refusal_of(text + "-\n"), HasSubstr(": the file must have at most 1048576 bytes"));
+  for (const char* name : {"none", "x"}) {
+    EXPECT_THAT(parse({}, {"--models", path_of(name)}).said, HasSubstr(": cannot be read: "));
+  }
 }
 
 // Who chooses where gRPC is reached, as units, charts and sockets with their own rights do, gets no

@@ -18,6 +18,7 @@ namespace recurve::state_form_test {
 
 using ::testing::HasSubstr;
 using testing::reader_of;
+using testing::with_checksum;
 
 StateHeader header() {
   return {
@@ -305,9 +306,7 @@ TEST(StateForm, ForgedPagesAreRefused) {
     std::memcpy(&header, bytes.data() + 12, sizeof header);
     header += static_cast<uint32_t>(to.size() - from.size());
     std::memcpy(bytes.data() + 12, &header, sizeof header);
-    const uint64_t sum = checksum_of(bytes.substr(0, 24) + bytes.substr(32, header));
-    std::memcpy(bytes.data() + 24, &sum, sizeof sum);
-    return refusal_of(bytes, grown_header(), 70);
+    return refusal_of(with_checksum(std::move(bytes)), grown_header(), 70);
   };
   EXPECT_EQ(forged("\"id\": \"1\"", "\"id\": \"2\""), "");
   const std::string position = "\"position\": ";
@@ -456,11 +455,28 @@ TEST_F(StateNumbers, AreIdsOfTheVocabulary) {
   }
 }
 
+// Programs that know no adapters refuse the version.
+TEST(StateForm, AnAdapterIsWrittenAndRead) {
+  StateHeader with = header();
+  const StateBytes state = random_bytes(with.layout.bytes(), 6);
+  EXPECT_EQ(written(with, state)[8], 3);
+  with.adapter = {.name = "story", .digest = "0123456789abcdef0123456789abcdef"};
+  const std::string bytes = written(with, state);
+  EXPECT_EQ(bytes[8], 4);
+  EXPECT_EQ(read_state_header(bytes.size(), reader_of(bytes)).adapter, with.adapter);
+  std::string nameless = bytes;
+  nameless.replace(nameless.find("\"story\""), 7, "\"\"     ");
+  EXPECT_EQ(error_of(with_checksum(nameless)).first, EndReason::kStateLost);
+  std::string without = written(header(), state);
+  without[8] = 4;
+  EXPECT_THAT(error_of(with_checksum(without)).second, HasSubstr("field \"adapter\""));
+}
+
 TEST(StateForm, NewerAndForeignOnesAreRefusedByName) {
   std::string newer = written(header(), random_bytes(header().layout.bytes(), 6));
-  newer[8] = 4;
+  newer[8] = 5;
   EXPECT_EQ(error_of(newer).first, EndReason::kForeignState);
-  EXPECT_THAT(error_of(newer).second, HasSubstr("version is 4"));
+  EXPECT_THAT(error_of(newer).second, HasSubstr("version is 5"));
   newer[8] = 1;  // not lost: it stays in its folder
   EXPECT_EQ(error_of(newer).first, EndReason::kOtherModel);
   EXPECT_THAT(error_of(newer).second, HasSubstr("version is 1"));

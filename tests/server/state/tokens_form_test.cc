@@ -74,7 +74,7 @@ TEST(TokensForm, ForgedOnesAreRefused) {
   EXPECT_THAT(refusal(written_tokens(1, 0, too_many)), HasSubstr("must be a list of 1 to 262144"));
 }
 
-// An export has all tokens of its text, or none.
+// An export has all tokens of its text, the last ones, or none.
 TEST(TokensForm, OfAnExportAreAsManyAsItsPosition) {
   StateHeader header{.model = "m",
                      .weights = "bf16",
@@ -84,18 +84,53 @@ TEST(TokensForm, OfAnExportAreAsManyAsItsPosition) {
                      .vocab = kVocab};
   const NewImage made = make_image(header.layout, 3);
   for (const auto room : made.rooms) std::ranges::fill(room, std::byte{0});
-  const auto read_again = [&](std::vector<uint32_t> tokens) {
+  using Tokens = std::vector<uint32_t>;
+  const auto written = [&](Tokens tokens, int64_t first, uint64_t before) {
     header.tokens = std::move(tokens);
+    header.tokens_first = first;
+    header.tokens_before = before;
     const StateFrame frame = frame_of(header, made.image);
-    std::string written = frame.front;
-    for (const std::string_view part : written_parts(header, made.image)) written += part;
-    written += frame.back;
-    return read_state(written.size(), reader_of(written), header, made.rooms).tokens;
+    std::string text = frame.front;
+    for (const std::string_view part : written_parts(header, made.image)) text += part;
+    return text + frame.back;
   };
-  EXPECT_EQ(read_again(kTokens), kTokens);
-  EXPECT_TRUE(read_again({}).empty());
+  const auto read_it = [&](const std::string& text) {
+    return read_state(text.size(), reader_of(text), header, made.rooms);
+  };
+  const auto read_again = [&](Tokens tokens, int64_t first = 0, uint64_t before = 0) {
+    return read_it(written(std::move(tokens), first, before));
+  };
+  EXPECT_EQ(read_again(kTokens).tokens, kTokens);
+  EXPECT_EQ(read_again(kTokens).tokens_first, 0);
+  EXPECT_TRUE(read_again({}).tokens.empty());
   EXPECT_THROW(read_again({1, 2}), StateError);
   EXPECT_THROW(read_again({1, 2, 4 * kVocab}), StateError);
+  for (const auto& [tokens, first] :
+       {std::pair(Tokens{1, 2}, 1), std::pair(Tokens{5}, 2), std::pair(Tokens(), 3)}) {
+    const StateHeader found = read_again(tokens, first, UINT64_MAX);
+    EXPECT_EQ(found.tokens, tokens);
+    EXPECT_EQ(found.tokens_first, first);
+    EXPECT_EQ(found.tokens_before, UINT64_MAX);
+  }
+  for (const auto& [tokens, first] : {std::pair(Tokens{1, 2}, 2), std::pair(Tokens{1}, 1),
+                                      std::pair(Tokens(), 4), std::pair(Tokens{4 * kVocab}, 2)}) {
+    EXPECT_THROW(read_again(tokens, first, 7), StateError) << first;
+  }
+  const std::string last = written({5}, 2, 7);
+  const auto forged = [&](std::string_view from, std::string_view to) {
+    std::string text = last;
+    const size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    return with_checksum(text.replace(at, from.size(), to));
+  };
+  EXPECT_EQ(read_it(forged("\"before\":\"7\"", "\"before\":\"8\"")).tokens_before, 8u);
+  for (const auto& [from, to] :
+       {std::pair("\"before\":\"7\"", "\"before\":\"x\""), std::pair("\"first\":2", "\"first\":0"),
+        std::pair("\"first\":2", "\"fires\":2"), std::pair("\"tokens\":[5]", "\"tokens\":5  "),
+        std::pair("{\"before\":\"7\",\"first\":2,\"tokens\":[5]}",
+                  "\"before,\"                           ")}) {
+    EXPECT_THROW(read_it(forged(from, to)), StateError) << from;
+  }
 }
 
 }  // namespace recurve::tokens_form_test

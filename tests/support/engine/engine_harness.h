@@ -124,6 +124,7 @@ struct HarnessOptions {
   int max_queue = 1000;
   PageLimits pages = {.pages = 512, .most_tokens = 8192};
   int64_t host_bytes = int64_t{1} << 30;
+  int64_t preempted_bytes = int64_t{1} << 40;
   double ttl_seconds = 0;
   double step_seconds = 0;
   FirstTokenBound first_token = {};
@@ -140,7 +141,8 @@ struct HarnessOptions {
       on_tokens_lost = {};
   std::string made_by = {};
   int64_t disk_bytes = int64_t{1} << 40;
-  int64_t ballast = 0;  // of NullHarness's states, see NullModel
+  int64_t ballast = 0;                                  // of NullHarness's states, see NullModel
+  std::shared_ptr<const AdapterTargets> adapters = {};  // of the model, if requests have some
 };
 
 // An engine and what it needs, stepped by hand, so that every run is the same, or on a thread.
@@ -159,6 +161,7 @@ class EngineHarness {
                  .step_seconds = options.step_seconds,
                  .first_token = options.first_token,
                  .pages = options.pages,
+                 .preempted_bytes = options.preempted_bytes,
                  .sessions = {.host_bytes = options.host_bytes,
                               .default_ttl_seconds = options.ttl_seconds,
                               .archive = options.archive,
@@ -169,6 +172,7 @@ class EngineHarness {
                               .on_state_lost = options.on_state_lost,
                               .on_tokens_lost = options.on_tokens_lost},
                  .prefix = options.prefix,
+                 .adapters = options.adapters,
                  .made_by = options.made_by,
                  .launch_ahead = options.launch_ahead,
                  .on_failure = options.on_failure}) {}

@@ -5,11 +5,13 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "kernels/activation_type.h"
+#include "model/adapters/adapter_rows.h"
 #include "model/layers/required_ops.h"
 #include "model/load_model.h"
 #include "tests/support/engine/state_bytes.h"
@@ -67,14 +69,22 @@ class ModelRunner {
               bool mapped = false, ActivationType narrowest = ActivationType::kF32)
       : backend_(make_backend(device, threads, narrowest)),
         stream_(backend_->make_stream()),
-        model_(load(directory, weights, *backend_, chunk, state, mapped)),
+        model_(load(directory, weights, *backend_, chunk, state, mapped, &targets_)),
         pool_(*backend_, model_->state_layout(), kSlots, *stream_, nullptr, {kPages, kMostTokens}),
         arena_(*backend_, model_->arena_bytes({.rows = kMaxRows, .logits = kMaxRows})) {}
 
   struct Part {
     const StateSlot* slot;
     std::vector<int32_t> tokens;
+    AdapterPtr adapter = {};
   };
+
+  // To be called before a step has adapters: allocates what such steps take.
+  void plan_adapters() { adapters_.emplace(*targets_, *backend_, kMaxRows); }
+  AdapterPtr load_adapter(const std::filesystem::path& folder) {
+    return recurve::load_adapter(*targets_, *backend_, folder.filename(), folder);
+  }
+  const AdapterTargets& targets() const { return *targets_; }
 
   // One step; the logits of every row, in the order of the parts: (rows, vocab).
   std::vector<float> forward(const std::vector<Part>& parts) {
@@ -87,6 +97,7 @@ class ModelRunner {
       slots.push_back(part.slot->id());
       max_len = std::max(max_len, static_cast<int>(part.tokens.size()));
     }
+    stream_->set_adapters(adapters_of(parts));
     std::vector<int32_t> table(pool_.table_words());
     pool_.send_table(table);
     stream_->wait();
@@ -146,9 +157,11 @@ class ModelRunner {
   static std::unique_ptr<const Model> load(const std::filesystem::path& directory,
                                            const WeightFormats& weights, Backend& backend,
                                            int chunk, DType state = DType::kF32,
-                                           bool mapped = false) {
+                                           bool mapped = false,
+                                           std::shared_ptr<const AdapterTargets>* targets = {}) {
     Checkpoint checkpoint = Checkpoint::open(directory);
     if (mapped) checkpoint.map_weights();
+    if (targets != nullptr) *targets = checkpoint.shared_adapter_targets();
     return load_model(checkpoint, backend,
                       {.weights = weights, .chunk = chunk, .state = state, .kv = DType::kF32});
   }
@@ -160,6 +173,15 @@ class ModelRunner {
     backend_->upload(buffer.data(), values.data(), buffer.bytes(), *stream_);
     stream_->wait();
     return buffer;
+  }
+
+  const StepAdapters* adapters_of(const std::vector<Part>& parts) {
+    if (!adapters_) return nullptr;
+    adapters_->clear();
+    for (const Part& part : parts) {
+      adapters_->add(part.adapter.get(), static_cast<int>(part.tokens.size()));
+    }
+    return adapters_->step();
   }
 
   // Of an array of F32 that grows, from `in_page` on in each page: keys are (heads, channels,
@@ -206,24 +228,28 @@ class ModelRunner {
   static constexpr int64_t kMostTokens = 1024;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Stream> stream_;
+  std::shared_ptr<const AdapterTargets> targets_;
   std::unique_ptr<const Model> model_;
   StatePool pool_;
   Arena arena_;
+  std::optional<AdapterRows> adapters_;
 };
 
 // A checkpoint on a device. What cannot be loaded fails each test that asks for it.
 struct LoadedModel {
   std::unique_ptr<Backend> backend;
   std::unique_ptr<const Model> model;
+  std::shared_ptr<const AdapterTargets> targets = {};
 };
-// Loaded once a program.
+// Loaded once a program, and never given back: a driver of a GPU ends before what is static does.
 inline LoadedModel& loaded_model(const ModelCase& model_case, const std::string& device) {
-  static std::map<std::string, LoadedModel> all;
+  static auto& all = *new std::map<std::string, LoadedModel>;
   const std::string name =
       fmt::format("{} {} {}", model_case.directory, static_cast<int>(model_case.weights), device);
   if (!all.contains(name)) {
     LoadedModel loaded{make_backend(device, 2), nullptr};
-    loaded.model = ModelRunner::load(model_case, *loaded.backend, 0);
+    loaded.model = ModelRunner::load(golden_dir() / model_case.directory, model_case.weights,
+                                     *loaded.backend, 0, DType::kF32, false, &loaded.targets);
     all[name] = std::move(loaded);
   }
   return all[name];

@@ -54,6 +54,9 @@ inline std::string text_of(const GatherRowsArgs& a) {
 inline std::string text_of(const RmsNormArgs& a) {
   return values_text(a.rows, a.D, a.eps, a.x, a.w, a.y);
 }
+inline std::string text_of(const LoraArgs& a) {
+  return values_text(a.layer, a.K, a.N, a.groups.size(), a.x, a.y);
+}
 inline std::string text_of(const CausalConv1dArgs& a) {
   return values_text(a.seqs, a.D, a.width, a.silu, a.x_stride, a.x, a.w, a.bias, a.state, a.y,
                      a.y_bf16);

@@ -15,6 +15,7 @@ from recurve._async.session import AsyncSession
 from recurve._async.stream import AsyncStream
 from recurve._channel import Tls
 from recurve._errors import (
+    AbortedError,
     AlreadyExistsError,
     CancelledError,
     DataLossError,
@@ -32,10 +33,13 @@ from recurve._errors import (
     UnreachableError,
 )
 from recurve._info import (
+    Adapter,
+    InitialState,
     Limits,
     Load,
     Mark,
     ModelInfo,
+    Models,
     OpInfo,
     Pages,
     Prefixes,
@@ -74,6 +78,8 @@ from recurve._types import (
 )
 
 __all__ = [
+    "Adapter",
+    "AbortedError",
     "AlreadyExistsError",
     "AsyncClient",
     "AsyncSession",
@@ -93,6 +99,7 @@ __all__ = [
     "GenerateOptions",
     "Generation",
     "Health",
+    "InitialState",
     "InternalError",
     "InvalidArgumentError",
     "Limits",
@@ -101,6 +108,7 @@ __all__ = [
     "Message",
     "Messages",
     "ModelInfo",
+    "Models",
     "NotFoundError",
     "OnProgress",
     "OpInfo",

@@ -8,10 +8,13 @@ from typing import Any, TypeVar, cast
 
 from recurve._errors import InternalError
 from recurve._info import (
+    Adapter,
+    InitialState,
     Limits,
     Load,
     Mark,
     ModelInfo,
+    Models,
     OpInfo,
     Pages,
     Prefixes,
@@ -70,6 +73,16 @@ def model_info(message: control.ModelInfo) -> ModelInfo:
         bos_id=message.bos_id if message.HasField("bos_id") else None,
         eos_ids=tuple(message.eos_ids),
         ops=tuple(_plain(OpInfo, op) for op in message.ops),
+        initial_states=tuple(_plain(InitialState, state) for state in message.initial_states),
+        adapters=tuple(_plain(Adapter, adapter) for adapter in message.adapters),
+    )
+
+
+def models(message: control.ListModelsResponse) -> Models:
+    return Models(
+        models=tuple(model_info(model) for model in message.models),
+        loading=tuple(message.loading),
+        unloading=tuple(message.unloading),
     )
 
 
@@ -128,6 +141,16 @@ def begins(message: v1.GenerateResponse) -> bool:
     return not message.HasField("prompt")
 
 
+def always_begins(message: v1.GenerateResponse) -> bool:
+    """As `begins`, where nothing may be asked for again once something has come."""
+    return True
+
+
+def never_begins(message: v1.GenerateResponse) -> bool:
+    """As `begins`, where an answer may be asked for again until it is whole."""
+    return False
+
+
 class _Gathered:
     """What one choice's chunks have brought."""
 
@@ -149,8 +172,11 @@ class Answer:
     """Gathers the messages of one answer."""
 
     def __init__(self, on_progress: OnProgress | None = None) -> None:
-        self.prompt: PromptInfo | None = None
         self._on_progress = on_progress
+        self._restart()
+
+    def _restart(self) -> None:
+        self.prompt: PromptInfo | None = None
         self._prompt_logprobs: list[TokenLogprob] = []
         self._choices: dict[int, _Gathered] = {}
         self._final: v1.GenerateFinal | None = None
@@ -161,6 +187,7 @@ class Answer:
         if event == "chunk":
             return self._take_chunk(message.chunk)
         if event == "prompt":
+            self._restart()  # the request may have been sent again
             self.prompt = _plain(PromptInfo, message.prompt)
         elif event == "prompt_logprobs":
             self._prompt_logprobs.extend(_token_logprobs(message.prompt_logprobs.tokens))

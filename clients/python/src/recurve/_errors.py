@@ -96,6 +96,12 @@ class InternalError(RecurveError):
     code: str = "INTERNAL"
 
 
+class AbortedError(RecurveError):
+    """Another server has continued the session: repeat the request."""
+
+    code: str = "ABORTED"
+
+
 class DataLossError(RecurveError):
     """Something stored is damaged."""
 
@@ -134,6 +140,10 @@ def error_of(failure: Any, address: str) -> RecurveError:
         if any(word in message for word in ("reset", "Socket closed", "Broken pipe")):
             return UnreachableError(f"the connection to {address} was lost ({cause})")
         return UnreachableError(f"no server can be reached at {address} ({cause})")
+    if code is grpc.StatusCode.INTERNAL and "RST_STREAM" in message:  # by a proxy that has lost the server
+        return UnreachableError(f"the connection to the server behind {address} was lost")
+    if code is grpc.StatusCode.CANCELLED and message == code.name:  # gRPC's own, of a server that ends
+        return UnreachableError(f"the server at {address} ended before it began with the call")
     kind = _BY_CODE.get(code.name, RecurveError)
     return kind(message, code=code.name, retry_after=_pushback(trailers))
 

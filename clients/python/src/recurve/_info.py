@@ -33,6 +33,8 @@ class SessionInfo:
     rewind_tokens: int  #: ids of so many last tokens are stored
     tokens_from: int  #: the ids of its tokens are stored from this position on
     marks: tuple[Mark, ...]
+    initial_state: str  #: the name of the state that it started from; "": none
+    adapter: str  #: the name of that with which its tokens are computed; "": none
     parent: str  #: the session that it was forked from, which may be closed; "": not a fork
     durability: Literal["none", "local", "remote", "unspecified"]  #: what its answers' ends promise
     #: Acknowledged turns may be lost, and position is what is still there: see Session.accept().
@@ -45,6 +47,26 @@ class OpInfo:
 
     name: str
     implementation: str
+
+
+@dataclass(frozen=True)
+class InitialState:
+    """A state from which requests and sessions can start."""
+
+    name: str
+    position: int  #: tokens that it counts as absorbed; 1 for a tuned state
+    state_bytes: int  #: in host memory
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter that requests and sessions can choose."""
+
+    name: str
+    rank: int  #: the largest of its matrices
+    matrices: int  #: of the model that it changes
+    bytes: int  #: in memory
+    digest: str  #: of its files; states and answers are the same where it is equal
 
 
 @dataclass(frozen=True)
@@ -69,8 +91,20 @@ class ModelInfo:
     fingerprint: str  #: of the weights; may be empty
     backend: str  #: e.g. "cpu", and what machine it is
     ops: tuple[OpInfo, ...]
+    initial_states: tuple[InitialState, ...]
+    adapters: tuple[Adapter, ...]  #: that the key's tenant may see
     has_chat_template: bool  #: whether `chat` works
     chat_template_problem: str  #: why not, where the model has a template that cannot be used
+    failed: bool  #: its requests are refused, while other models serve
+
+
+@dataclass(frozen=True)
+class Models:
+    """The models of the server."""
+
+    models: tuple[ModelInfo, ...]  #: that serve: those of its flags, and those loaded since
+    loading: tuple[str, ...]  #: names of models that are being loaded, or wait for it
+    unloading: tuple[str, ...]  #: names of models that are being unloaded, or wait for it
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass
 
 from recurve._errors import (
+    AbortedError,
+    AlreadyExistsError,
     DeadlineExceededError,
     FailedPreconditionError,
     RecurveError,
@@ -23,9 +25,9 @@ class Retry:
     What the server refuses with a time after which to try again is tried again after that time.
     What it refuses because it loads or stops, and what was lost with a connection, is tried again
     after `backoff` seconds, then twice that and so on, each shortened at random by up to half. A
-    request that a session may have absorbed is never sent twice: neither once an answer has begun,
-    nor where a connection was lost. No wait goes beyond a call's timeout: its error is raised at
-    once instead.
+    request that a session may have absorbed is sent again only where the server does it once: for a
+    durable session, with the same request_id. A streamed answer that has begun is not asked for
+    again. No wait goes beyond a call's timeout: its error is raised at once instead.
     """
 
     attempts: int = 5  #: calls in all, at least 1; 1: no retries
@@ -38,10 +40,13 @@ class Attempts:
     """The attempts at one call. `repeatable`: making it twice does what making it once does.
 
     `busy_until`: until then, on the clock of time.monotonic, a busy session is asked again: it is
-    about to be done with an earlier call that this client has cancelled.
+    about to be done with an earlier call that this client has cancelled. `has_id`: while an attempt
+    that was lost still runs at the server, another one finds its id in use.
     """
 
     _BUSY_BACKOFF = 0.005
+    # A server learns within milliseconds that a connection was lost, and ends its requests.
+    BUSY_SECONDS = 5.0
 
     def __init__(
         self,
@@ -49,15 +54,18 @@ class Attempts:
         timeout: float | None,
         repeatable: bool,
         busy_until: float = 0.0,
+        has_id: bool = False,
     ) -> None:
         self._policy = policy
         self._timeout = timeout
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._repeatable = repeatable
         self._busy_until = busy_until
+        self._has_id = has_id
         self._busy_backoff = self._BUSY_BACKOFF
         self._failed = 0
         self._waited = 0.0
+        self._lost = False  # an attempt, with a request that the server may still have
 
     def time_left(self) -> float | None:
         """Seconds until the call's timeout; None without one."""
@@ -65,7 +73,9 @@ class Attempts:
 
     def wait_after(self, error: RecurveError) -> float:
         """Seconds to wait before the next attempt; raises `error` where there shall be none."""
-        if isinstance(error, FailedPreconditionError) and time.monotonic() < self._busy_until:
+        runs = isinstance(error, AlreadyExistsError) and self._lost and self._has_id
+        busy = runs or isinstance(error, FailedPreconditionError)
+        if busy and time.monotonic() < self._busy_until:
             wait = self._busy_backoff
             self._busy_backoff = min(2 * wait, 0.1)
             return wait
@@ -82,6 +92,11 @@ class Attempts:
         if isinstance(error, ResourceExhaustedError) and error.retry_after is not None:
             return error.retry_after
         lost = isinstance(error, UnreachableError)
+        if lost:
+            self._lost = True
+            self._busy_until = time.monotonic() + self.BUSY_SECONDS
+        if isinstance(error, AbortedError) and self._repeatable:
+            return 0.0
         if not isinstance(error, UnavailableError) or (lost and not self._repeatable):
             raise self.told(error)
         if error.retry_after is not None:

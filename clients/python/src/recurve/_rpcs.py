@@ -81,6 +81,13 @@ MODEL_INFO = Rpc(
 SERVER_INFO = Rpc(
     _CONTROL + "GetServerInfo", control.GetServerInfoRequest, control.ServerInfo, repeatable=True
 )
+LIST_MODELS = Rpc(
+    _CONTROL + "ListModels", control.ListModelsRequest, control.ListModelsResponse, repeatable=True
+)
+LOAD_MODEL = Rpc(_CONTROL + "LoadModel", control.LoadModelRequest, control.ModelInfo)
+UNLOAD_MODEL = Rpc(
+    _CONTROL + "UnloadModel", control.UnloadModelRequest, control.UnloadModelResponse
+)
 LOAD = Rpc(_CONTROL + "GetLoad", control.GetLoadRequest, control.Load, repeatable=True)
 DRAIN = Rpc(_CONTROL + "Drain", control.DrainRequest, control.DrainResponse)
 

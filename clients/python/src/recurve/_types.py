@@ -82,6 +82,10 @@ class GenerateOptions(TokenOptions, total=False):
     prompt_logprobs: the same of the prompt's tokens, the first absorbed excepted.
     priority: order of waiting requests, [-10, 10]. Default 0.
     model: the name of a model of the server. Default: that of the session, or the first.
+    initial_state: the name of one of ModelInfo.initial_states, from which the prompt starts; with a
+        session, the one that it was opened with. Default: none.
+    adapter: the name of one of ModelInfo.adapters, with which all tokens are computed; with a
+        session, the one that it was opened with. Default: that of the session, or none.
     prefix: of states that prompts leave, so that those which begin alike need not be absorbed anew:
         "off", "use" or "use-and-keep". The tokens are the same. Default "use-and-keep".
     prefix_points: where one is stored, besides where prompts end and part: behind so many ids of
@@ -89,7 +93,8 @@ class GenerateOptions(TokenOptions, total=False):
     durability: of a durable session: "local" and "remote" refuse any other, "none" does not wait
         until the answer is on the disk. Default: as the session is.
     request_id: for the server's log and `abort`, 1 to 128 of [A-Za-z0-9._-], unique among the
-        running requests. Default: the server chooses one.
+        running requests. Default: the server chooses one; for a durable session the client does, and
+        sends a turn again whose answer was lost: the server does it once.
     timeout: seconds for the whole call, attempts and waits between them included. Default: none.
     on_progress: called with the absorbed and with all tokens of a prompt, after each step while it
         takes several. Default: none.
@@ -123,6 +128,8 @@ class GenerateOptions(TokenOptions, total=False):
     prompt_logprobs: int
     priority: int
     model: str
+    initial_state: str
+    adapter: str
     prefix: str
     prefix_points: Sequence[int]
     durability: str
@@ -160,12 +167,13 @@ class ScoreOptions(TokenOptions, total=False):
 
     top: give every token with its log-probability and so many most likely ones, [0, 100]. Default:
         only sums.
-    priority, model, request_id, timeout: as in GenerateOptions.
+    priority, model, adapter, request_id, timeout: as in GenerateOptions.
     """
 
     top: int
     priority: int
     model: str
+    adapter: str
     request_id: str
     timeout: float
 
@@ -176,13 +184,14 @@ class EmbedOptions(TokenOptions, total=False):
     pooling: "last": the hidden state of the last token; "mean": the mean of all tokens. Default
         "last".
     dimensions: only the first ones, [1, ModelInfo.embedding_dimensions]. Default: all.
-    priority, model, request_id, timeout: as in GenerateOptions.
+    priority, model, adapter, request_id, timeout: as in GenerateOptions.
     """
 
     pooling: str
     dimensions: int
     priority: int
     model: str
+    adapter: str
     request_id: str
     timeout: float
 

@@ -151,9 +151,7 @@ class TileBlock {
                     exists ? from + token * a_.D + 8 * piece : from, exists ? 16 : 0);
     }
   }
-  __device__ static void wait_for_load() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(S::kBuffers - 2) : "memory");
-  }
+  __device__ static void wait_for_load() { wait_for_all_but<S::kBuffers - 2>(); }
 
   __device__ void begin_part() {
 #pragma unroll

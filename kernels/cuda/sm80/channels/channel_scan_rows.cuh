@@ -4,6 +4,7 @@
 #include "kernels/cuda/common/cluster.cuh"
 #include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/sm80/channels/channel_scan.h"
+#include "kernels/cuda/sm80/copies.cuh"
 #include "kernels/ops/ragged.h"
 
 // Recurrences h <- a h + x of independent channels, row after row, so any split of a sequence gives
@@ -103,7 +104,7 @@ class InputCopier {
       auto* to = &memory_.inputs[stage_][0][threadIdx.x];
       fours_ ? copy_four(to) : copy_each(to);
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    commit_copies();
 #pragma unroll
     for (int k = 0; k < Op::kInputs; ++k) from_[k] += int64_t{kRows} * op_.stride[k];
     remaining_ -= kRows;
@@ -112,7 +113,7 @@ class InputCopier {
   // Waits for all tiles but the last kTiles that copy() has started.
   template <int kTiles>
   __device__ static void wait_but() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(kTiles) : "memory");
+    wait_for_all_but<kTiles>();
   }
 
  private:

@@ -1,5 +1,6 @@
 #pragma once
 #include "kernels/cuda/common/dependency.cuh"
+#include "kernels/cuda/sm80/copies.cuh"
 #include "kernels/cuda/sm80/quick_silu.cuh"
 #include "kernels/cuda/sm80/rows/activate.cuh"
 #include "kernels/cuda/sm80/split_bf16.cuh"
@@ -97,7 +98,7 @@ struct StepTile {
   float scale[kTileRows];  // of low
 };
 
-// Has the tile's weights on their way to `to`; wait_for_step_weights() and a barrier follow.
+// Has the tile's weights on their way to `to`; wait_for_copies() and a barrier follow.
 __device__ inline void load_step_weights(const SelectiveScanArgs& a, int channel, uint16_t* to) {
   const int quads = a.R / 8, pitch = step_weights_pitch(a.R);
   const auto* from = static_cast<const uint16_t*>(a.dt_proj.data) + int64_t{channel} * a.R;
@@ -108,7 +109,6 @@ __device__ inline void load_step_weights(const SelectiveScanArgs& a, int channel
                  : "memory");
   }
 }
-__device__ inline void wait_for_step_weights() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // What low (R) is to be multiplied with. By a whole warp.
 __device__ inline float low_scale(const SelectiveScanArgs& a, const float* low) {

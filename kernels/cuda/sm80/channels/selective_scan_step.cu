@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kStepThreads, 2)
   prefetch_states<T>(a, first, tile);
   const ScanQuad quad(*reinterpret_cast<const float4*>(a.A + int64_t{channel} * kScanShort + n));
   const float bias = a.dt_bias[channel], skip = a.skip[channel];
-  wait_for_step_weights();
+  wait_for_copies();
   __syncthreads();
   wait_for_previous();
 

@@ -29,7 +29,7 @@ struct Shared {
   float scale[2][kRows];
 };
 
-// Has rows of low on their way; wait_for_step_weights() and a barrier follow. Rows beyond the last
+// Has rows of low on their way; wait_for_copies() and a barrier follow. Rows beyond the last
 // are the last again.
 template <int kSlabs>
 __device__ void load_rows(const SelectiveScanArgs& a, int64_t row, float (*to)[kSlabs * kSlab]) {
@@ -190,14 +190,14 @@ __global__ void __launch_bounds__(kThreads, 1) time_steps_kernel(SelectiveScanAr
   const Own own(a, channel);
   wait_for_previous();
   load_rows<kSlabs>(a, first, shared.raw[0]);
-  wait_for_step_weights();
+  wait_for_copies();
   __syncthreads();
   if (turns > 1) load_rows<kSlabs>(a, first + kRows, shared.raw[1]);
   split_rows(a, shared, 0);
   for (int i = 0; i < turns; ++i) {
     const int turn = i % 2, rows = min(kRows, count - i * kRows);
     const int64_t row = first + i * kRows;
-    wait_for_step_weights();
+    wait_for_copies();
     __syncthreads();
     // Half of the warps, one of two that share a part of the multiprocessor, split the next rows
     // while the others multiply these.

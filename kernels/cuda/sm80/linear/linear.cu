@@ -65,25 +65,16 @@ void bare_linear(const LinearArgs& args, Stream& stream) {
 
 // Runs the layer for as many rows as fit the scratch: x and z are its two halves.
 void linear_rows(const LinearArgs& args, float* normed, float* z, Stream& stream) {
-  const int K = static_cast<int>(args.W.K), outputs = static_cast<int>(args.outputs());
+  const int outputs = static_cast<int>(args.outputs());
   LinearArgs bare = args;
   bare.norm = nullptr;
   if (args.norm != nullptr) {
-    run(RmsNormArgs{.rows = args.rows,
-                    .D = K,
-                    .eps = args.norm_eps,
-                    .x = args.x,
-                    .w = args.norm,
-                    .y = normed},
-        stream);
+    run(args.norm_into(normed), stream);
     bare.x = normed;
   }
   if (args.swiglu) bare.y = z;
   bare_linear(bare, stream);
-  if (args.swiglu) {
-    run(GluArgs{.rows = args.rows, .F = outputs, .f = Activation::kSilu, .gate_up = z, .y = args.y},
-        stream);
-  }
+  if (args.swiglu) run(args.gate_of(z), stream);
   if (args.soft_cap > 0) {
     run(SoftCapArgs{.count = int64_t{args.rows} * outputs, .cap = args.soft_cap, .x = args.y},
         stream);

@@ -4,6 +4,7 @@
 #include "kernels/cuda/common/dependency.cuh"
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/common/math.cuh"
+#include "kernels/cuda/sm80/copies.cuh"
 #include "kernels/cuda/sm80/matrix/chunks.cuh"
 #include "kernels/cuda/sm80/matrix/matrix_chunk.h"
 #include "kernels/cuda/sm80/rows/activate.cuh"
@@ -101,7 +102,7 @@ __device__ void load_block(const MatrixChunkArgs& a, const Shared<Shape>& s, con
                     x < a.DK ? 4 : 0);
     }
   }
-  asm volatile("cp.async.commit_group;" ::: "memory");
+  commit_copies();
 }
 
 // Where a warp stands, and a lane in its tiles.
@@ -329,7 +330,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 512 / Shape::kThreads)
   for (int block = 0; rows.L > 0; ++block) {
     const int number = a.first_block + block, set = block % 2;
     const RowBlock next = rows_at(block + 1);
-    asm volatile("cp.async.wait_all;" ::: "memory");
+    wait_for_copies();
     __syncthreads();  // and all are done with the other set
     if (twice) load_block<kVector>(a, s, at, block + 1, next);
 

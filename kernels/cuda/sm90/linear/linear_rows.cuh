@@ -69,7 +69,7 @@ class WarpScales {
 
   // Makes a part ready and returns whether its scales are direct: where none is large.
   __device__ bool take(int part) const {
-    asm volatile("cp.async.wait_group 1;" ::: "memory");
+    sm80::wait_for_all_but<1>();
     bool large = false;
     each_piece(part, [&](uint32_t at, int) {
       const uint4 words = load_u128(at);

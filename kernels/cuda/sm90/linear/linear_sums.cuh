@@ -1,4 +1,5 @@
 #pragma once
+#include "kernels/cuda/common/swish.cuh"
 #include "kernels/cuda/sm90/linear/linear_tile.cuh"
 
 // Four columns of a row of a tile: read, added up, gated and written.
@@ -67,17 +68,7 @@ __device__ inline void store4_bf16(uint16_t* to, const float4& value, int count,
   if (count > 3) to[3] = static_cast<uint16_t>(bits.y >> 16);
 }
 
-// 1 / x of x >= 1, to one unit in the last place, or 0 where that is below 2^-126: the division
-// that rounds exactly takes twice as long, and the ends of wide tiles are arithmetic.
-__device__ inline float inverse(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  y = __fmaf_rn(y, __fmaf_rn(-x, y, 1.0f), y);
-  return x >= 0x1p126f ? 0.0f : y;
-}
-__device__ inline float swish(float gate, float up) {
-  return gate * inverse(1.0f + expf(-gate)) * up;
-}
+using cuda::swish;
 __device__ inline float4 swish(const float4& gate, const float4& up) {
   return make_float4(swish(gate.x, up.x), swish(gate.y, up.y), swish(gate.z, up.z),
                      swish(gate.w, up.w));

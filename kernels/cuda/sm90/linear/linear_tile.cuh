@@ -136,12 +136,6 @@ struct RowSquares {
   }
 };
 
-// The sum of eight values: a lane's four and those of the adjacent lane. Both lanes call it.
-__device__ inline float sum_of_eight(float squares) {
-  const int lane = threadIdx.x % kWarpSize;
-  return squares + __shfl_xor_sync(3u << (lane & ~1), squares, 1);
-}
-
 // What a launch knows in addition to the tensor maps. A tile has two boxes of rows of W, side by
 // side in shared memory; they come in one copy where they are side by side in W and not shared.
 struct LinearParams {

@@ -87,6 +87,8 @@ constexpr RequestField kFields[] = {
      "an answer is the same with and without the cache"},
     // Of this server, and of others with the same meaning.
     {"session", kCH, kRefused},
+    {"initial_state", kCH, kRefused},
+    {"adapter", kAll | kE, kRefused},
     {"state", kCH, kRefused},
     {"return_state", kCH, kRefused, {"false"}},
     {"priority", kAll | kE, kHarmless},

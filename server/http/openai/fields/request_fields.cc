@@ -184,6 +184,7 @@ void read_common(ClientJson& body, TextRequest* asked, OpenAiForm* form) {
   asked->prefix_points = prefix_points_of(body);
   set(bool_of(body, "add_special_tokens"), &asked->add_special_tokens);
   read_session(body, &asked->session);
+  asked->chosen = chosen_of(body);
   form->choices = asked->choices;
   set(bool_of(body, "stream"), &form->stream);
   set(bool_of(body, "return_tokens_as_token_ids"), &form->tokens_as_ids);

@@ -9,6 +9,7 @@
 #include "server/http/openai/fields/request_fields.h"
 #include "server/http/openai/logprobs.h"
 #include "server/http/openai/responses/stored_responses.h"
+#include "server/serving/bind.h"
 
 namespace recurve {
 namespace {
@@ -122,17 +123,19 @@ Refused Responses::read(std::string text, const WorkLimits& limits,
     }
     if (logprobs) to.logprobs = top;
     previous = string_of(body, "previous_response_id");
-    read_fields(body, bytes);
+    read_fields(body, to.chosen.adapter.empty() ? model_.adapter : to.chosen.adapter, bytes);
   };
   Refused refused = read_openai_body(std::move(text), limits, OpenAiResource::kResponses,
-                                     {core_, &model_, caller_.tenant}, read);
+                                     {core_, &model_, caller_}, read);
   to.model = model_;
+  to.caller = caller_;
+  if (!refused) refused = choose_adapter(model_, &to.chosen);
   if (!refused && previous) refused = read_previous(*previous);
   if (!refused) refused = choose_prompt(limits, &to);
   return refused;
 }
 
-void Responses::read_fields(ClientJson& body, size_t bytes) {
+void Responses::read_fields(ClientJson& body, const std::string& adapter, size_t bytes) {
   stores_ = bool_of(body, "store").value_or(true);
   instructions_ = string_of(body, "instructions").value_or("");
   tools_ = tools_of_response(body);
@@ -140,7 +143,7 @@ void Responses::read_fields(ClientJson& body, size_t bytes) {
   read_effort(body, &switches_);
   const bool compared = stores_ || find(body, "previous_response_id") != nullptr;
   if (compared)
-    definition_ = dump(json{instructions_, tools_, variables_, switches_.effort,
+    definition_ = dump(json{adapter, instructions_, tools_, variables_, switches_.effort,
                             static_cast<int>(switches_.thinking.value_or(true))});
   repeated_ = {
       {"instructions", or_default(body, "instructions", nullptr)},
@@ -264,7 +267,8 @@ bool Responses::prepare(std::vector<TextRequest>* asked, Go go) {
 }
 
 void Responses::open_session(Go go) {
-  SessionCommand command{.kind = Kind::kOpen, .caller = caller_, .name = reserved_name(id_)};
+  SessionCommand command{
+      .kind = Kind::kOpen, .caller = caller_, .name = reserved_name(id_), .chosen = asked_->chosen};
   if (continues_) {
     command.kind = Kind::kFork;
     command.name = reserved_name(previous_->id);
@@ -389,7 +393,7 @@ json Responses::object() const {
   object["id"] = id_;
   object["object"] = "response";
   object["created_at"] = static_cast<int64_t>(created_);
-  object["model"] = model_->info.model_name;
+  object["model"] = model_.name();
   object["status"] = status;
   object["background"] = false;
   object["error"] = nullptr;

@@ -50,7 +50,7 @@ class Responses final : public AnswerDialect {
  private:
   using Go = std::function<void(Refused)>;
 
-  void read_fields(ClientJson& body, size_t bytes);
+  void read_fields(ClientJson& body, const std::string& adapter, size_t bytes);
   Refused read_previous(const std::string& id);
   Refused choose_prompt(const WorkLimits& limits, TextRequest* asked);
   Refused read_for_session(Conversation messages, bool begin, const WorkLimits& limits,
@@ -72,7 +72,7 @@ class Responses final : public AnswerDialect {
   void store_answer();
 
   ServerCore& core_;
-  std::shared_ptr<ServedModel> model_;  // once read
+  FoundModel model_;  // once read
   ResponseStore& store_;
   const Identity caller_;
   const std::string session_;  // of the header, which must have none

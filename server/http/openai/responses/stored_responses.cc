@@ -17,7 +17,7 @@ using Kind = SessionCommand::Kind;
 std::shared_ptr<const StoredResponse> stored(const HttpRequest& request, ServerCore& core,
                                              ResponseStore& store) {
   return store.find(request.caller.tenant, request.names.front(),
-                    core.models().front()->info.default_ttl_seconds);
+                    core.first().info.default_ttl_seconds);
 }
 
 // The items of a message: its text or a tool's result, and the calls.

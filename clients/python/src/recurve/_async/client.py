@@ -12,15 +12,16 @@ from google.protobuf.wrappers_pb2 import StringValue
 
 from recurve import _answers as answers
 from recurve import _rpcs as rpcs
-from recurve._answers import begins
+from recurve._answers import begins, never_begins
 from recurve._async.connection import Connection
+from recurve._async.controls import Controls
 from recurve._async.generates import Generates
 from recurve._async.session import AsyncSession, import_session, open_session
 from recurve._async.stream import AsyncStream
 from recurve._calls_async import RepeatedCall
 from recurve._channel import Tls, with_key
 from recurve._errors import MAY_COME, UnavailableError, UnreachableError
-from recurve._info import Load, ModelInfo, ServerInfo, SessionInfo
+from recurve._info import SessionInfo
 from recurve._opening import Opening
 from recurve._requests import Asked, embed_request, tokenize_request
 from recurve._retry import Attempts, Retry
@@ -35,7 +36,6 @@ from recurve._types import (
     ScoreOptions,
     Tokens,
 )
-from recurve.v1 import control_pb2 as control
 from recurve.v1 import inference_pb2 as v1
 from recurve.v1 import sessions_pb2 as sessions
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class AsyncClient(Generates):
+class AsyncClient(Generates, Controls):
     """A connection to a Recurve server, made with the first call and again whenever it was lost.
 
     address: HOST:PORT, or another name that gRPC resolves; ValueError where it is neither.
@@ -91,6 +91,8 @@ class AsyncClient(Generates):
         durability: str = "none",
         rewind_tokens: int = 0,
         model: str = "",
+        initial_state: str = "",
+        adapter: str = "",
         create: bool = True,
         timeout: float | None = None,
     ) -> Opening:
@@ -105,11 +107,14 @@ class AsyncClient(Generates):
         durability: of a new session; "local": its answers end once they are on the server's disk,
             and are there after it has ended, however it ends. It takes a server with --state-dir.
             "remote": once they are in the store of several servers, each of which continues it. It
-            takes servers with --state-store; an error with the code ABORTED, where another one has
-            continued it since this one did: repeat the request.
+            takes servers with --state-store.
         rewind_tokens: of a new session; the ids of so many last tokens are stored, [0, 262144], so
             that it can be rewound to each of them.
         model: of a new session, by its name. Default: the server's first.
+        initial_state: of a new session; the name of one of ModelInfo.initial_states, from which it
+            starts. Default: none, it is empty.
+        adapter: of a new session; the name of one of ModelInfo.adapters, with which all its tokens
+            are computed. Default: none.
         create: False: NotFoundError where it is not open.
 
         Raises ResourceExhaustedError where slots and host memory are full.
@@ -117,7 +122,16 @@ class AsyncClient(Generates):
 
         async def opened() -> AsyncSession:
             return await open_session(
-                self._connection, name, ttl, durability, rewind_tokens, model, create, timeout
+                self._connection,
+                name,
+                ttl,
+                durability,
+                rewind_tokens,
+                model,
+                initial_state,
+                adapter,
+                create,
+                timeout,
             )
 
         return Opening(opened)
@@ -232,34 +246,6 @@ class AsyncClient(Generates):
             rpcs.ABORT, v1.AbortRequest(request_id=request_id), timeout=timeout
         )
 
-    async def model_info(self, model: str = "", *, timeout: float | None = None) -> ModelInfo:
-        """The model of this name, or the server's first. UnavailableError while it is loaded."""
-        request = control.GetModelInfoRequest(model=model)
-        return answers.model_info(
-            await self._connection.unary(rpcs.MODEL_INFO, request, timeout=timeout)
-        )
-
-    async def server_info(self, *, timeout: float | None = None) -> ServerInfo:
-        """The server, in whatever state it is."""
-        request = control.GetServerInfoRequest()
-        return answers.server_info(
-            await self._connection.unary(rpcs.SERVER_INFO, request, timeout=timeout)
-        )
-
-    async def load(self, *, timeout: float | None = None) -> Load:
-        """What the server is doing."""
-        request = control.GetLoadRequest()
-        return answers.load(await self._connection.unary(rpcs.LOAD, request, timeout=timeout))
-
-    async def drain(self, deadline: float | None = None, *, timeout: float | None = None) -> int:
-        """Stops the server after its running requests; returns their number at once.
-
-        deadline: seconds that they have. Default: the server's. A second call may only shorten it.
-        """
-        request = control.DrainRequest(deadline_seconds=deadline)
-        answer = await self._connection.unary(rpcs.DRAIN, request, timeout=timeout)
-        return answer.requests_under_way
-
     async def health(self, *, timeout: float | None = None) -> Health:
         """The state of the server in the standard health service."""
         answer = await self._connection.unary(rpcs.HEALTH, StringValue(), timeout=timeout)
@@ -288,10 +274,10 @@ class AsyncClient(Generates):
                     raise error from None
         raise found
 
-    def _begin(self, asked: Asked) -> AsyncStream:
+    def _begin(self, asked: Asked, streamed: bool) -> AsyncStream:
         attempts = Attempts(self._connection.retry, asked.timeout, rpcs.GENERATE.repeatable)
         begin = self._connection.unary_stream(rpcs.GENERATE, asked.request)
-        call = RepeatedCall(self._connection, begin, attempts, begins)
+        call = RepeatedCall(self._connection, begin, attempts, begins if streamed else never_begins)
         return AsyncStream(call, lambda: None, asked.on_progress)
 
     @property

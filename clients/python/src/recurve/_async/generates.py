@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 class Generates(ABC):
     @abstractmethod
-    def _begin(self, asked: Asked) -> AsyncStream:
-        """Sends the request."""
+    def _begin(self, asked: Asked, streamed: bool) -> AsyncStream:
+        """Sends the request. streamed: chunks reach the caller as they come, so that an answer that has
+        begun cannot be asked for again."""
 
     @property
     @abstractmethod
@@ -54,12 +55,12 @@ class Generates(ABC):
         not helped, DeadlineExceededError at the timeout, CancelledError after an abort,
         UnavailableError and UnreachableError where no server serves.
         """
-        answer = self._begin(generate_request(prompt, self._session_name, options))
+        answer = self._begin(generate_request(prompt, self._session_name, options), stream)
         return answer if stream else _whole(answer)
 
     def stream(self, prompt: Prompt = "", **options: Unpack[GenerateOptions]) -> AsyncStream:
         """As `generate`, the answer as it comes."""
-        return self._begin(generate_request(prompt, self._session_name, options))
+        return self._begin(generate_request(prompt, self._session_name, options), True)
 
     @overload
     def chat(
@@ -82,7 +83,7 @@ class Generates(ABC):
         raises; InvalidArgumentError too where the model has no template, or that refuses the
         messages.
         """
-        answer = self._begin(chat_request(messages, self._session_name, options))
+        answer = self._begin(chat_request(messages, self._session_name, options), stream)
         return answer if stream else _whole(answer)
 
 

@@ -67,7 +67,7 @@ class AsyncSession(Generates):
             request = sessions.ForkSessionRequest(
                 name=self.name, new_name=state.name, ttl_seconds=ttl
             )
-            await self._unary(rpcs.FORK, request, timeout)
+            state.is_as(await self._unary(rpcs.FORK, request, timeout))
             return AsyncSession(self._connection, state)
 
         return Opening(opened)
@@ -152,13 +152,18 @@ class AsyncSession(Generates):
             busy_until=self._state.busy_until,
         )
 
-    def _begin(self, asked: Asked) -> AsyncStream:
-        # What was lost with a connection may have been absorbed.
+    def _begin(self, asked: Asked, streamed: bool) -> AsyncStream:
+        # What was lost with a connection may have been absorbed, but for a durable session only once with its id.
+        asked.request.request_id = asked.request.request_id or self._state.request_id()
+        done_once = self._state.durable and asked.request.durability != sessions.DURABILITY_NONE
         attempts = Attempts(
-            self._connection.retry, asked.timeout, repeatable=False, busy_until=self._state.busy_until
+            self._connection.retry, asked.timeout, done_once, self._state.busy_until, has_id=done_once
         )
         begin = self._connection.unary_stream(rpcs.GENERATE, asked.request, session=self.name)
-        call = RepeatedCall(self._connection, begin, attempts)
+        begun = answers.always_begins
+        if done_once:
+            begun = answers.begins if streamed else answers.never_begins
+        call = RepeatedCall(self._connection, begin, attempts, begun)
         stream = AsyncStream(call, self._state.answer_cut_short, asked.on_progress)
         self._state.streams.add(stream)
         return stream
@@ -189,6 +194,8 @@ async def open_session(
     durability: str,
     rewind_tokens: int,
     model: str,
+    initial_state: str,
+    adapter: str,
     create: bool,
     timeout: float | None,
 ) -> AsyncSession:
@@ -201,13 +208,21 @@ async def open_session(
             durability=durability_of(durability),
             rewind_tokens=rewind_tokens,
             model=model,
+            initial_state=initial_state,
+            adapter=adapter,
         )
         try:
-            await connection.unary(rpcs.OPEN, request, session=state.name, timeout=timeout)
+            state.is_as(
+                await connection.unary(rpcs.OPEN, request, session=state.name, timeout=timeout)
+            )
             return session
         except AlreadyExistsError:
             pass
-    await session.get(timeout=timeout)
+    state.is_as(
+        await connection.unary(
+            rpcs.GET, sessions.GetSessionRequest(name=state.name), session=state.name, timeout=timeout
+        )
+    )
     return session
 
 
@@ -235,5 +250,5 @@ async def import_session(
         for begin in range(0, len(data), _CHUNK_BYTES):
             yield sessions.ImportRequest(data=data[begin : begin + _CHUNK_BYTES])
 
-    await connection.stream_unary(rpcs.IMPORT, requests, state.name, timeout)
+    state.is_as(await connection.stream_unary(rpcs.IMPORT, requests, state.name, timeout))
     return AsyncSession(connection, state)

@@ -1,0 +1,98 @@
+#include "kernels/step_adapters.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/check.h"
+
+namespace recurve {
+
+void LinearOp::run_with_adapters(const LinearArgs& args, Stream& stream) const {
+  const StepAdapters* const adapters = stream.adapters();
+  const MatrixOp<LinearArgs>& bare = *this;
+  if (adapters == nullptr || !adapters->changes(args.W.layer)) return bare(args, stream);
+  adapters->run(bare, args, stream);
+}
+
+void LinearOp::operator()(std::span<const LinearArgs> layers, Stream& stream) const {
+  const StepAdapters* const adapters = stream.adapters();
+  if (run_group != nullptr && adapters == nullptr) return run_group(layers, stream);
+  std::vector<LinearArgs> unchanged;
+  for (const LinearArgs& layer : layers) {
+    if (run_group != nullptr && !adapters->changes(layer.W.layer)) {
+      unchanged.push_back(layer);
+    } else {
+      (*this)(layer, stream);
+    }
+  }
+  if (!unchanged.empty()) run_group(unchanged, stream);
+}
+
+bool StepAdapters::changes(int32_t layer) const {
+  return layer >= 0 && std::ranges::any_of(groups_, [layer](const LoraRows& group) {
+           return !group.layers[static_cast<size_t>(layer)].empty();
+         });
+}
+
+void StepAdapters::run(const MatrixOp<LinearArgs>& bare, const LinearArgs& args,
+                       Stream& stream) const {
+  CHECK(args.rows == rows_ && args.soft_cap == 0);
+  kernels_.lora.shrink == nullptr ? run_ops(bare, args, stream) : run_around(bare, args, stream);
+}
+
+// One op after the other.
+void StepAdapters::run_ops(const MatrixOp<LinearArgs>& bare, const LinearArgs& args,
+                           Stream& stream) const {
+  CHECK(args.x_bf16 == nullptr && args.y_bf16 == nullptr && !args.conv);
+  CHECK(args.activation == Activation::kIdentity && args.next_norm == nullptr);
+  const int64_t K = args.W.K, N = args.W.N;
+  LinearArgs layer = args;
+  layer.W.layer = -1;  // a backend around another one would ask again
+  float* free = between_;
+  if (args.norm != nullptr) {
+    kernels_.rms_norm(args.norm_into(free), stream);
+    layer.x = free;
+    layer.norm = nullptr;
+    free += args.rows * K;
+  }
+  if (args.swiglu) {
+    layer.y = free;
+    layer.swiglu = false;
+  }
+  bare(layer, stream);
+  kernels_.lora(
+      {.layer = args.W.layer, .K = K, .N = N, .groups = groups_, .x = layer.x, .y = layer.y},
+      stream);
+  if (args.swiglu) kernels_.glu(args.gate_of(layer.y), stream);
+}
+
+// The op lora before and behind the product, which reads x as it does without adapters.
+void StepAdapters::run_around(const MatrixOp<LinearArgs>& bare, const LinearArgs& args,
+                              Stream& stream) const {
+  const bool activates = args.activation != Activation::kIdentity;
+  LoraArgs lora{.layer = args.W.layer,
+                .K = args.W.K,
+                .N = args.W.N,
+                .groups = groups_,
+                .linear = args,
+                .inner = between_};
+  lora.linear->conv.reset();
+  lora.linear->activation = Activation::kIdentity;
+  if (activates) lora.linear->y_bf16 = nullptr;
+  const bool ends_elsewhere = args.swiglu || lora.linear->y_bf16 != nullptr;
+  lora.y = ends_elsewhere ? between_ + args.rows * lora.inner_floats() : args.y;
+  LinearArgs product = *lora.linear;
+  product.W.layer = -1;
+  product.y = lora.y;
+  product.y_bf16 = nullptr;
+  product.swiglu = false;
+  product.next_norm = nullptr;
+  product.next = {};
+  kernels_.lora.shrink(lora, stream);
+  bare(product, stream);
+  kernels_.lora(lora, stream);
+  if (activates) kernels_.activation(args.activation_behind(), stream);
+  if (args.conv) kernels_.causal_conv1d(*args.conv, stream);
+}
+
+}  // namespace recurve
