@@ -44,7 +44,9 @@ Kernels DryRunBackend::counting(const Kernels& real) {
     }
   });
   kernels.linear.run_group = nullptr;
-  if (kernels.lora.shrink != nullptr) kernels.lora.shrink = [](const LoraArgs&, Stream&) {};
+  if (kernels.lora.shrink != nullptr)
+    kernels.lora.shrink = [](std::span<const LoraArgs>, Stream&) {};
+  kernels.lora.joined_floats = nullptr;
   return kernels;
 }
 

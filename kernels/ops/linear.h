@@ -15,6 +15,8 @@
 
 namespace recurve {
 
+struct LoraArgs;
+
 // y = cap(gate(W norm(x) + bias)) + residual, accumulated in fp32. Each of the three is left out
 // unless asked for:
 //   norm(x) = x * rsqrt(mean(x^2) + norm_eps) * norm     as in rms_norm.h
@@ -48,6 +50,9 @@ struct LinearArgs {
   DeferredRmsNorm next = {};
   // Instead of x where LinearOp::takes_deferred_norm says so: what the op before left.
   DeferredRmsNorm deferred = {};
+  // What LoraOp::shrink has begun, where LoraOp::joined_floats says that this op ends it: adapters
+  // add to W norm(x) + bias + residual, before the gate or activation.
+  const LoraArgs* lora = nullptr;
 
   int64_t outputs() const { return swiglu ? W.N / 2 : W.N; }
   // The norm, if there is one, as an op before the product. to: (rows, K).

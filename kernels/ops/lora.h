@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -54,26 +55,40 @@ struct LoraArgs {
   // the layer does behind that: swiglu, y_bf16 and next.
   std::optional<LinearArgs> linear = std::nullopt;
   float* inner = nullptr;  // (rows, inner_floats()): what shrink leaves
+  // The layer's kernel does the rest itself: see LoraOp::joined_floats. Shrink leaves more then.
+  bool joined = false;
+  // Of such layers: a word that shrink clears, and sets once what kernels before have left may be
+  // read. The layers' kernels that wait for it need not wait for shrink until they end.
+  uint32_t* ready = nullptr;
 
+  std::span<const LoraPart> parts_of(const LoraRows& group) const {
+    return group.layers[static_cast<size_t>(layer)];
+  }
   // A x of a row: of each part as many floats as its rank, rounded up.
   static constexpr int64_t kInnerStep = 4;
+  static int64_t floats_of(std::span<const LoraPart> parts) {
+    int64_t floats = 0;
+    for (const LoraPart& part : parts) {
+      floats += (part.r + kInnerStep - 1) / kInnerStep * kInnerStep;
+    }
+    return floats;
+  }
   int64_t inner_floats() const {
     int64_t most = 0;
-    for (const LoraRows& group : groups) {
-      int64_t floats = 0;
-      for (const LoraPart& part : group.layers[static_cast<size_t>(layer)]) {
-        floats += (part.r + kInnerStep - 1) / kInnerStep * kInnerStep;
-      }
-      most = floats > most ? floats : most;
-    }
+    for (const LoraRows& group : groups) most = std::max(most, floats_of(parts_of(group)));
     return most;
   }
 };
 
 struct LoraOp : Op<LoraArgs> {
   // Computes A x of a layer that args.linear has, before there is y: run() does the rest. null: the
-  // layer is made of separate ops, and args.linear is not set.
-  void (*shrink)(const LoraArgs&, Stream&) = nullptr;
+  // layer is made of separate ops, and args.linear is not set. Of several layers at once, which are
+  // joined and of which none reads what another writes.
+  static constexpr size_t kMostLayers = 8;
+  void (*shrink)(std::span<const LoraArgs> layers, Stream&) = nullptr;
+  // Of how many floats `inner` is if the op linear does the rest, as LinearArgs::lora asks it to;
+  // 0: it does not. The bits are those of run(). null: it never does.
+  int64_t (*joined_floats)(const LoraArgs&) = nullptr;
 };
 
 struct LoraKernel {

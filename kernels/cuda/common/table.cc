@@ -47,6 +47,7 @@ void put_sm90(Kernels& kernels) {
   put_formats(kernels.expert_linear, sm90::run, "cuda/sm90");
   kernels.linear.run_group = sm90::run_group;
   kernels.lora.shrink = sm90::shrink;
+  kernels.lora.joined_floats = sm90::joined_floats;
   set_sm90_capabilities(kernels);
 }
 

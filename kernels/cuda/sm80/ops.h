@@ -53,6 +53,6 @@ void run(const SampleArgs& args, Stream& stream);
 void run_group(std::span<const LinearArgs> layers, Stream& stream);
 
 // LoraOp::shrink.
-void shrink(const LoraArgs& args, Stream& stream);
+void shrink(std::span<const LoraArgs> layers, Stream& stream);
 
 }  // namespace recurve::cuda::sm80

@@ -64,6 +64,9 @@ inline bool linear_activates(const LinearArgs& args) {
                               : sm80::linear_activates(args);
 }
 
+// A layer of so few rows ends with what adapters add to them.
+constexpr int kMostJoinedRows = 64;
+
 // What the one pass of tile_scan.h over prompts takes: so many rows and values of a head a tile,
 // and of a tile in scratch memory so many bytes of weights a head (sm80::TileWeights).
 constexpr int kScanRows = 64, kScanColumns = 64;

@@ -21,6 +21,8 @@ void run(const SsdArgs& args, Stream& stream);
 void run_group(std::span<const LinearArgs> layers, Stream& stream);
 
 // LoraOp::shrink.
-void shrink(const LoraArgs& args, Stream& stream);
+void shrink(std::span<const LoraArgs> layers, Stream& stream);
+// LoraOp::joined_floats.
+int64_t joined_floats(const LoraArgs& args);
 
 }  // namespace recurve::cuda::sm90

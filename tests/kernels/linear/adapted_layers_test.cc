@@ -27,7 +27,7 @@ std::vector<Layer> layers() {
   using enum Activation;
   std::vector<Layer> all;
   // The first is large, the second small, and the last fills no vectors.
-  for (const auto& [N, K] : {std::pair<int64_t, int64_t>{1024, 512}, {96, 64}, {70, 37}}) {
+  for (const auto& [N, K] : {std::pair<int64_t, int64_t>{1024, 1032}, {96, 64}, {70, 37}}) {
     for (const bool bf16 : {false, true}) {
       all.push_back({.N = N, .K = K, .norm = true, .bf16 = bf16});
       all.push_back({.N = N, .K = K, .norm = true, .swiglu = true, .bf16 = bf16});
@@ -51,17 +51,21 @@ class AdaptedLayersTest : public DeviceTest {
  protected:
   static constexpr int kWidth = 4, kChannels = 32;  // of the convolution
 
-  // One with aligned parts in bf16, or one with a part in F32 that begins and ends anywhere.
-  static TestAdapter adapter(KernelDevice& device, const Layer& layer, bool aligned) {
-    std::mt19937_64 random(aligned ? 5 : 6);
+  // Parts in bf16; one in F32 that leaves out outputs, which begins with whole fours of them; one
+  // that begins and ends anywhere.
+  enum Kind { kHalves = 5, kSome, kAnywhere };
+  static TestAdapter adapter(KernelDevice& device, const Layer& layer, Kind kind) {
+    std::mt19937_64 random(kind);
     TestAdapter made;
-    const int64_t half = layer.N / 2;
-    const float scale = 0.02f / std::sqrt(static_cast<float>(layer.K));
-    if (aligned) {
-      made.parts.emplace_back(device, 16, 0, half, layer.K, scale, DType::kBF16, random);
-      made.parts.emplace_back(device, 3, half, half, layer.K, 2 * scale, DType::kBF16, random);
+    const int64_t N = layer.N, K = layer.K;
+    const float scale = 0.02f / std::sqrt(static_cast<float>(K));
+    if (kind == kHalves) {
+      made.parts.emplace_back(device, 16, 0, N / 2, K, scale, DType::kBF16, random);
+      made.parts.emplace_back(device, 3, N / 2, N / 2, K, 2 * scale, DType::kBF16, random);
+    } else if (kind == kSome) {
+      made.parts.emplace_back(device, 5, 4, N / 8 * 4, K, scale, DType::kF32, random);
     } else {
-      made.parts.emplace_back(device, 5, 2, layer.N - 5, layer.K, 3 * scale, DType::kF32, random);
+      made.parts.emplace_back(device, 5, 2, N - 5, K, 3 * scale, DType::kF32, random);
     }
     for (TestPart& part : made.parts) part.part.scale *= 20;
     made.finish(kLayer);
@@ -226,7 +230,9 @@ std::vector<int32_t> every_third(int rows, int32_t first) {
 TEST_P(AdaptedLayersTest, OtherRowsKeepTheirBitsAndNeighboursChangeNone) {
   KernelDevice device = make_device();
   for (const Layer& layer : layers()) {
-    const TestAdapter one = adapter(device, layer, true), other = adapter(device, layer, false);
+    const TestAdapter one = adapter(device, layer, kHalves);
+    const TestAdapter some = adapter(device, layer, kSome);
+    const TestAdapter other = adapter(device, layer, kAnywhere);
     const bool is_gpu = device.kernels().lora.shrink != nullptr;
     for (const int rows : is_gpu ? std::vector{1, 14, 40, 130, 300} : std::vector{1, 14, 40}) {
       SCOPED_TRACE(::testing::Message()
@@ -240,6 +246,11 @@ TEST_P(AdaptedLayersTest, OtherRowsKeepTheirBitsAndNeighboursChangeNone) {
       const std::vector<int32_t> alone = {of_one.back()};
       const LoraRows single[] = {{one.layers, alone}};
       expect_same_row(run(device, layer, rows, single), mixed, rows, alone.back());
+      // Of these, layers of few rows end with what is added.
+      const LoraRows aligned[] = {{some.layers, of_other}, {one.layers, of_one}};
+      const Outcome joined = run(device, layer, rows, aligned);
+      for (int row = 0; row < rows; row += 3) expect_same_row(joined, mixed, rows, row);
+      for (int row = 2; row < rows; row += 3) expect_same_row(joined, base, rows, row);
       if (layer.conv) continue;
       EXPECT_FALSE(bit_equal(of_row(mixed.y, rows, 0), of_row(base.y, rows, 0)));
     }
@@ -256,17 +267,65 @@ TEST_P(AdaptedLayersTest, AreThoseOfTheReference) {
     const auto of_one = every_third(kRows, 0), of_other = every_third(kRows, 1);
     const bool rounds = device.kernels().linear.takes_bf16(
         {.dtype = DType::kBF16, .N = layer.N, .K = layer.K, .data = &device});
-    const auto outcome_on = [&](KernelDevice& on, bool rounded_norm) {
-      const TestAdapter one = adapter(on, layer, true), other = adapter(on, layer, false);
-      const LoraRows both[] = {{one.layers, of_one}, {other.layers, of_other}};
-      return run(on, layer, kRows, both, rounded_norm);
-    };
-    const Outcome found = outcome_on(device, false), wanted = outcome_on(reference, rounds);
-    const Tolerance in_f32{2e-4, 2e-5}, in_bf16{2e-4, 0x1.02p-8, 1e-5};
-    const Tolerance tolerance = rounds && layer.bf16 && !layer.next ? in_bf16 : in_f32;
-    EXPECT_TRUE(close(found.y, wanted.y, tolerance));
-    EXPECT_TRUE(close(found.convolved, wanted.convolved, tolerance));
+    for (const Kind other : {kSome, kAnywhere}) {
+      const auto outcome_on = [&](KernelDevice& on, bool rounded_norm) {
+        const TestAdapter one = adapter(on, layer, kHalves), two = adapter(on, layer, other);
+        const LoraRows both[] = {{one.layers, of_one}, {two.layers, of_other}};
+        return run(on, layer, kRows, both, rounded_norm);
+      };
+      const Outcome found = outcome_on(device, false), wanted = outcome_on(reference, rounds);
+      const Tolerance in_f32{2e-4, 2e-5}, in_bf16{2e-4, 0x1.02p-8, 1e-5};
+      const Tolerance tolerance = rounds && layer.bf16 && !layer.next ? in_bf16 : in_f32;
+      EXPECT_TRUE(close(found.y, wanted.y, tolerance));
+      EXPECT_TRUE(close(found.convolved, wanted.convolved, tolerance));
+    }
   }
+}
+
+// Layers of a group, of which one has no adapter and one an adapter that ends anywhere.
+TEST_P(AdaptedLayersTest, OfAGroupAreThemselves) {
+  KernelDevice device = make_device();
+  const Kernels& kernels = device.kernels();
+  constexpr int kRows = 40, kCount = 4;
+  constexpr int64_t kN = 1024, kK = 1536;
+  std::mt19937_64 random(10);
+  const auto W = device.array(stored(normal_floats(random, kCount * kN * kK, 0.05f), DType::kBF16));
+  const Floats x = rounded(normal_floats(random, kCount * kRows * kK), DType::kBF16);
+  const auto x_array = device.array(x);
+  const auto x_bf16 = device.array(stored(x, DType::kBF16));
+  const Layer layer{.N = kN, .K = kK};
+  const TestAdapter halves = adapter(device, layer, kHalves), some = adapter(device, layer, kSome);
+  const TestAdapter anywhere = adapter(device, layer, kAnywhere);
+  // Of the layers 1 to 3; the layer 0 has none.
+  std::vector<std::span<const LoraPart>> of_one(kCount), of_other(kCount);
+  of_one[1] = halves.table;
+  of_other[1] = some.table;
+  of_one[2] = some.table;
+  of_one[3] = halves.table;
+  of_other[3] = anywhere.table;
+  const auto rows_of_one = every_third(kRows, 0), rows_of_other = every_third(kRows, 1);
+  const LoraRows groups[] = {{of_one, rows_of_one}, {of_other, rows_of_other}};
+  const auto between =
+      device.floats(static_cast<size_t>(kRows * StepAdapters::floats_of_row(kernels, kN + kK, 2)));
+  const StepAdapters step(kernels, kRows, groups, between.data());
+  device.stream->set_adapters(&step);
+  const auto y = device.floats(kCount * kRows * kN);
+  std::vector<LinearArgs> args;
+  for (int32_t i = 0; i < kCount; ++i) {
+    LinearArgs& one = args.emplace_back(
+        LinearArgs{.rows = kRows,
+                   .W = {.dtype = DType::kBF16, .N = kN, .K = kK, .data = W.data() + i * kN * kK},
+                   .x = x_array.data() + i * kRows * kK,
+                   .y = y.data() + i * kRows * kN});
+    one.W.layer = i;
+    if (kernels.linear.takes_bf16(one.W)) one.x_bf16 = x_bf16.data() + i * kRows * kK;
+  }
+  kernels.linear(args, *device.stream);
+  const Floats together = y.read();
+  for (const LinearArgs& one : args) kernels.linear(one, *device.stream);
+  device.stream->set_adapters(nullptr);
+  EXPECT_TRUE(bit_equal(y.read(), together));
+  EXPECT_TRUE(y.guards_intact() && between.guards_intact());
 }
 
 // A norm that was deferred to a layer and that which it makes itself, of the same rows.
@@ -292,7 +351,7 @@ TEST_P(AdaptedLayersTest, ADeferredNormIsTheNorm) {
   const auto weighted_array = device.array(stored(weighted, DType::kBF16));
   const auto squares_array = device.array(squares), scales = device.array(Floats(kRows));
   const Layer layer{.N = kN, .K = kK};
-  const TestAdapter one = adapter(device, layer, true);
+  const TestAdapter one = adapter(device, layer, kHalves);
   const std::vector<int32_t> rows = every_third(kRows, 0);
   const LoraRows groups[] = {{one.layers, rows}};
   const auto between =

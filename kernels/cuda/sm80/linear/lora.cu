@@ -18,6 +18,7 @@
 #include "kernels/cuda/sm80/capabilities.h"
 #include "kernels/cuda/sm80/linear/lora.cuh"
 #include "kernels/cuda/sm80/linear/lora.h"
+#include "kernels/cuda/sm80/linear/lora_sums.cuh"
 #include "kernels/cuda/sm80/ops.h"
 #include "kernels/cuda/sm80/rows/activate.cuh"
 
@@ -39,118 +40,38 @@ struct Output {
   bool swiglu = false, rounds = false;
 };
 
-template <int kRows>
-using Fours = float[kRows][kFour];
-
-// Adds a row of B times the values of the rows' inner vectors.
-template <int kRows>
-__device__ void add_row(const float4& w, const float (&inner)[kRows], Fours<kRows>& sum) {
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    sum[r][0] = fmaf(w.x, inner[r], sum[r][0]);
-    sum[r][1] = fmaf(w.y, inner[r], sum[r][1]);
-    sum[r][2] = fmaf(w.z, inner[r], sum[r][2]);
-    sum[r][3] = fmaf(w.w, inner[r], sum[r][3]);
-  }
-}
-
-// Where B has four outputs that follow each other in a panel, or one alone.
-struct Columns {
-  int64_t at;
-  int width;  // of the panel
-  __device__ Columns(const Part& part, int n) {
-    const int panel = n / static_cast<int>(kLoraPanel) * static_cast<int>(kLoraPanel);
-    width = min(static_cast<int>(kLoraPanel), part.N - panel);
-    at = int64_t{panel} * part.r + n - panel;
-  }
-};
-
-// Adds up to four rows of B, whose values for the first `count` of four outputs are `width` apart.
-// from: of the inner vectors' values, that for the first row.
-template <bool kVector, int kRows, typename T>
-__device__ __forceinline__ void add_four(const Tile<kRows>& tile, const T* B, int64_t width,
-                                         int ranks, int count, const Output& out, int64_t from,
-                                         Fours<kRows>& sum) {
-  float inner[kFour][kRows] = {};
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    if (r >= tile.rows) break;
-    const float4 v = load4<true>(out.inner + tile.row[r] * out.stride + from, kFour);
-    inner[0][r] = v.x;
-    inner[1][r] = v.y;
-    inner[2][r] = v.z;
-    inner[3][r] = v.w;
-  }
-  float4 w[kFour];
-#pragma unroll
-  for (int j = 0; j < kFour; ++j) w[j] = load4<kVector>(B + j * width, j < ranks ? count : 0);
-#pragma unroll
-  for (int j = 0; j < kFour; ++j) {
-    if (j < ranks) add_row<kRows>(w[j], inner[j], sum);
-  }
-}
-
-// sum: of all rows of B, of the first `count` of four outputs. from: of the inner vectors' values,
-// the part's first.
-template <bool kVector, int kRows, typename T>
-__device__ void sum_columns(const Tile<kRows>& tile, const Part& part, const Columns& columns,
-                            int count, const Output& out, int64_t from, Fours<kRows>& sum) {
-  const T* B = static_cast<const T*>(part.B) + columns.at;
-  const int whole = part.r / kFour;
-#pragma unroll(16 / kRows)
-  for (int four = 0; four < whole; ++four) {
-    add_four<kVector, kRows>(tile, B, columns.width, kFour, count, out, from, sum);
-    B += kFour * columns.width;
-    from += kFour;
-  }
-  if (part.r > whole * kFour) {
-    add_four<kVector, kRows>(tile, B, columns.width, part.r % kFour, count, out, from, sum);
-  }
-}
-
-template <bool kVector, int kRows>
-__device__ void sum_columns(const Tile<kRows>& tile, const Part& part, const Columns& columns,
-                            int count, const Output& out, int64_t from, Fours<kRows>& sum) {
-  if (part.bf16) {
-    sum_columns<kVector, kRows, uint16_t>(tile, part, columns, count, out, from, sum);
-  } else {
-    sum_columns<kVector, kRows, float>(tile, part, columns, count, out, from, sum);
-  }
-}
-
 // Whether four outputs are in the part, and its B is read by fours.
 template <bool kVector>
 __device__ bool has_fours(const Part& part, int n) {
   return kVector && part.N % kFour == 0 && n >= 0 && n % kFour == 0 && n < part.N;
 }
 
-// Adds what the tile's adapter adds to the four outputs of z from n on.
-template <bool kVector, int kRows, bool kSmall>
-__device__ void add_parts(const Table<kRows, kSmall>& table, const Tile<kRows>& tile,
-                          const Output& out, int64_t n, Fours<kRows>& z) {
-  int64_t from = 0;
-  for (int p = tile.first; p < tile.first + tile.parts; ++p) {
-    const Part& part = table.part[p];
-    const int local = static_cast<int>(n) - part.first;
-    if (has_fours<kVector>(part, local)) {
-      Fours<kRows> sum = {};
-      sum_columns<true>(tile, part, Columns(part, local), kFour, out, from, sum);
+// Whether a part adds to some of so many outputs from n on.
+__device__ bool adds_to(const Part& part, int64_t n, int64_t outputs) {
+  return n < part.first + part.N && n + outputs > part.first;
+}
+
+// Adds what a part adds to the four outputs of z from n on.
+template <bool kVector, int kRows, typename Inner>
+__device__ void add_part(const Part& part, const Inner& inner, int64_t n, Fours<kRows>& z) {
+  const int local = static_cast<int>(n) - part.first;
+  if (has_fours<kVector>(part, local)) {
+    Fours<kRows> sum = {};
+    sum_columns<true, 16 / kRows, kRows>(part, Columns(part, local), kFour, inner, sum);
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-        for (int i = 0; i < kFour; ++i) z[r][i] = fmaf(part.scale, sum[r][i], z[r][i]);
-      }
-    } else if (local > -kFour && local < part.N) {
-#pragma unroll
-      for (int i = 0; i < kFour; ++i) {
-        if (local + i < 0 || local + i >= part.N) continue;
-        Fours<kRows> sum = {};
-        sum_columns<false>(tile, part, Columns(part, local + i), 1, out, from, sum);
-#pragma unroll
-        for (int r = 0; r < kRows; ++r) z[r][i] = fmaf(part.scale, sum[r][0], z[r][i]);
-      }
+      for (int i = 0; i < kFour; ++i) z[r][i] += scaled_sum(part, sum[r][i]);
     }
-    from += int64_t{part.fours()} * kFour;
+  } else if (local > -kFour && local < part.N) {
+#pragma unroll
+    for (int i = 0; i < kFour; ++i) {
+      if (local + i < 0 || local + i >= part.N) continue;
+      Fours<kRows> sum = {};
+      sum_columns<false, 16 / kRows, kRows>(part, Columns(part, local + i), 1, inner, sum);
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) z[r][i] += scaled_sum(part, sum[r][0]);
+    }
   }
 }
 
@@ -234,12 +155,39 @@ __global__ void __launch_bounds__(kExpandThreads)
     if (kGates) fetch_parts<kVector>(table, tile, out.outputs + n);
   }
   wait_for_previous();
-  if (count <= 0) return;
   Fours<kRows> z = {}, up = {};
-  load_rows<kVector>(tile, out, n, count, z);
-  if (kGates) load_rows<kVector>(tile, out, out.outputs + n, count, up);
-  add_parts<kVector>(table, tile, out, n, z);
-  if (kGates) add_parts<kVector>(table, tile, out, out.outputs + n, up);
+  if (count > 0) {
+    load_rows<kVector>(tile, out, n, count, z);
+    if (kGates) load_rows<kVector>(tile, out, out.outputs + n, count, up);
+  }
+  // A x of a part, while the block adds its B.
+  __shared__ __align__(16) float inner[kRows][kMostLoraRank];
+  constexpr int64_t kOutputs = int64_t{kExpandThreads} * kFour;
+  const int64_t first = int64_t{blockIdx.x} * kOutputs;
+  int before = 0;  // fours of ranks, of the parts before
+  for (int p = tile.first; p < tile.first + tile.parts; ++p) {
+    const Part& part = table.part[p];
+    if (adds_to(part, first, kOutputs) ||
+        (kGates && adds_to(part, out.outputs + first, kOutputs))) {
+      __syncthreads();
+      for (int i = static_cast<int>(threadIdx.x); i < kRows * part.fours(); i += kExpandThreads) {
+        const int r = i / part.fours(), four = i % part.fours();
+        const float* const from = out.inner + tile.row[r] * out.stride;
+        const float4 value = load4<true>(from + (before + four) * kFour, r < tile.rows ? kFour : 0);
+        *reinterpret_cast<float4*>(&inner[r][four * kFour]) = value;
+      }
+      __syncthreads();
+      const auto of_part = [&](int r, int four) {
+        return *reinterpret_cast<const float4*>(&inner[r][four * kFour]);
+      };
+      if (count > 0) {
+        add_part<kVector, kRows>(part, of_part, n, z);
+        if (kGates) add_part<kVector, kRows>(part, of_part, out.outputs + n, up);
+      }
+    }
+    before += part.fours();
+  }
+  if (count <= 0) return;
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     if (r >= tile.rows) break;
@@ -290,7 +238,7 @@ void lora_expand(const LoraArgs& args, bool rounds, Stream& stream) {
   const bool ends = out.swiglu || out.y_bf16 != nullptr || out.next.x != nullptr;
   const std::vector<int32_t> others = ends ? lora::other_rows(args) : std::vector<int32_t>();
   with_form(vector, args, others, [&]<bool kVector, typename AnyTable>() {
-    lora::for_tables<AnyTable>(args, others, [&](const AnyTable& table, int tiles) {
+    lora::for_tables<AnyTable>(args, others, [&](const AnyTable& table, int, int tiles) {
       const dim3 grid(static_cast<unsigned>(ceil_div(out.outputs, kExpandThreads * kFour)),
                       static_cast<unsigned>(tiles));
       launch_early(stream, "lora",
@@ -301,7 +249,10 @@ void lora_expand(const LoraArgs& args, bool rounds, Stream& stream) {
   });
 }
 
-void shrink(const LoraArgs& args, Stream& stream) { lora_shrink(args, false, stream); }
+void shrink(std::span<const LoraArgs> layers, Stream& stream) {
+  const bool rounds[LoraOp::kMostLayers] = {};
+  lora_shrink(layers, std::span(rounds).first(layers.size()), false, stream);
+}
 
 void run(const LoraArgs& args, Stream& stream) {
   if (args.linear) return lora_expand(args, false, stream);
@@ -313,7 +264,7 @@ void run(const LoraArgs& args, Stream& stream) {
   LoraArgs both = args;
   both.inner = reinterpret_cast<float*>(scratch.data());
   CHECK(static_cast<size_t>(rows * args.inner_floats()) <= scratch.size() / sizeof(float));
-  lora_shrink(both, false, stream);
+  shrink({&both, 1}, stream);
   lora_expand(both, false, stream);
 }
 

@@ -17,7 +17,7 @@ struct Part {
   int32_t first, N;
   float scale;
   uint16_t r;
-  bool bf16;
+  bool bf16, aligned;  // aligned: A begins at a multiple of 16 bytes
 
 #ifdef __CUDACC__
   __host__ __device__
@@ -43,15 +43,11 @@ struct Table {
   Tile<kRows> tile[kTiles];
 };
 
-inline std::span<const LoraPart> parts_of(const LoraArgs& args, const LoraRows& group) {
-  return group.layers[static_cast<size_t>(args.layer)];
-}
-
 // The rows of args.linear to which no part adds anything.
 inline std::vector<int32_t> other_rows(const LoraArgs& args) {
   std::vector<bool> has_parts(static_cast<size_t>(args.linear->rows));
   for (const LoraRows& group : args.groups) {
-    if (parts_of(args, group).empty()) continue;
+    if (args.parts_of(group).empty()) continue;
     for (const int32_t row : group.rows) has_parts[static_cast<size_t>(row)] = true;
   }
   std::vector<int32_t> others;
@@ -66,26 +62,52 @@ template <int kRows>
 bool is_small(const LoraArgs& args, std::span<const int32_t> others) {
   size_t parts = 0, tiles = ceil_div(others.size(), kRows);
   for (const LoraRows& group : args.groups) {
-    if (parts_of(args, group).empty()) continue;
-    parts += parts_of(args, group).size();
+    if (args.parts_of(group).empty()) continue;
+    parts += args.parts_of(group).size();
     tiles += ceil_div(group.rows.size(), kRows);
   }
   using Small = Table<kRows, true>;
   return parts <= Small::kParts && tiles <= Small::kTiles;
 }
 
+// The most shares that a tile's parts are cut into, of up to so many fours of ranks of one part.
 template <typename AnyTable>
-int most_fours(const AnyTable& table, int tiles) {
+int most_shares(const AnyTable& table, int tiles, int fours) {
   int most = 0;
   for (int t = 0; t < tiles; ++t) {
-    int fours = 0;
+    int shares = 0;
     for (int p = 0; p < table.tile[t].parts; ++p) {
-      fours += table.part[table.tile[t].first + p].fours();
+      shares += ceil_div(table.part[table.tile[t].first + p].fours(), fours);
     }
-    most = std::max(most, fours);
+    most = std::max(most, shares);
   }
   return most;
 }
+
+// What shrink leaves at LoraArgs::inner for a layer that ends with it (LoraArgs::joined): a table's
+// parts, then its tiles, and from a multiple of 16 bytes on A x, (rows, inner_floats()).
+struct Joined {
+  static constexpr int kTileRows = 4;
+  int parts = 0, tiles = 0;
+
+  explicit Joined(const LoraArgs& args) {
+    for (const LoraRows& group : args.groups) {
+      const std::span<const LoraPart> of_group = args.parts_of(group);
+      if (of_group.empty()) continue;
+      parts += static_cast<int>(of_group.size());
+      tiles += ceil_div(static_cast<int>(group.rows.size()), kTileRows);
+    }
+  }
+  int64_t table_bytes() const {
+    const size_t bytes = static_cast<size_t>(parts) * sizeof(Part) +
+                         static_cast<size_t>(tiles) * sizeof(Tile<kTileRows>);
+    return static_cast<int64_t>((bytes + 15) / 16 * 16);
+  }
+  bool fits_a_table() const {
+    using All = Table<kTileRows, false>;
+    return parts <= All::kParts && tiles <= All::kTiles;
+  }
+};
 
 // Fills a table with one group after the other.
 template <typename AnyTable, typename Launch>
@@ -112,7 +134,7 @@ class Filler {
     }
   }
   void flush() {
-    if (tiles_ > 0) launch_(table_, tiles_);
+    if (tiles_ > 0) launch_(table_, static_cast<int>(parts_), tiles_);
     tiles_ = 0;
     parts_ = 0;
   }
@@ -128,7 +150,8 @@ class Filler {
                                .N = static_cast<int32_t>(part.N),
                                .scale = part.scale,
                                .r = static_cast<uint16_t>(part.r),
-                               .bf16 = part.dtype == DType::kBF16};
+                               .bf16 = part.dtype == DType::kBF16,
+                               .aligned = reinterpret_cast<uintptr_t>(part.A) % 16 == 0};
     }
     return first;
   }
@@ -139,13 +162,13 @@ class Filler {
   int tiles_ = 0;
 };
 
-// Calls launch(table, tiles) for all rows of groups that have parts, and for the rows `others`
-// without any.
+// Calls launch(table, parts, tiles) for all rows of groups that have parts, and for the rows
+// `others` without any.
 template <typename AnyTable, typename Launch>
 void for_tables(const LoraArgs& args, std::span<const int32_t> others, const Launch& launch) {
   Filler<AnyTable, Launch> filler(launch);
   for (const LoraRows& group : args.groups) {
-    if (!parts_of(args, group).empty()) filler.add(parts_of(args, group), group.rows);
+    if (!args.parts_of(group).empty()) filler.add(args.parts_of(group), group.rows);
   }
   filler.add({}, others);
   filler.flush();

@@ -117,7 +117,7 @@ void linear_deferred(const LinearArgs& args, Stream& stream) {
                 .threads = kScaleThreads},
                deferred.squares, args.rows, static_cast<int>(args.W.K), args.norm_eps,
                deferred.scales);
-  linear_rows(args, {.x = deferred.x, .scales = deferred.scales}, stream);
+  linear_rows(args, {.x = deferred.x, .scales = deferred.scales, .made = true}, stream);
 }
 
 // Some of the rows.
@@ -142,6 +142,7 @@ void run(const LinearArgs& args, Stream& stream) {
     return sm80::run(args, stream);
   }
   CHECK(args.activation == Activation::kIdentity || linear_activates(args));
+  CHECK(args.lora == nullptr || joined_floats(*args.lora) > 0);
   if (args.next.x != nullptr) {
     CHECK(args.rows <= kMostRowsOfDeferredNorm && args.W.N % DeferredRmsNorm::kSquares == 0 &&
           !args.swiglu && !args.conv && aligned(args.next.x) && aligned(args.next_norm));
@@ -165,7 +166,9 @@ void run(const LinearArgs& args, Stream& stream) {
   for (int row = 0; row < args.rows; row += most) {
     const LinearArgs part = rows_of(args, row, std::min(most, args.rows - row));
     round_rows(part, rounded, scales, stream);
-    linear_rows(part, {.x = rounded, .scales = args.norm == nullptr ? nullptr : scales}, stream);
+    linear_rows(part,
+                {.x = rounded, .scales = args.norm == nullptr ? nullptr : scales, .made = true},
+                stream);
   }
 }
 

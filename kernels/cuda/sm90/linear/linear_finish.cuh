@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/sm80/rows/activate.cuh"
 #include "kernels/cuda/sm90/linear/linear_ahead.cuh"
+#include "kernels/cuda/sm90/linear/linear_lora.cuh"
 #include "kernels/cuda/sm90/linear/linear_wide_finish.cuh"
 
 // The end of a linear layer: the sums of the parts of K, and what is done to them.
@@ -16,7 +17,7 @@ template <typename T, int kParts>
 constexpr int kAtOnce = std::max(1, kReads<T> / kParts);
 
 // Does what finish() does for columns that go through the convolution.
-template <typename T, int kParts>
+template <typename T, int kParts, Ends kEnds>
 __device__ void convolve(const LinearParams& params, const BlockCoord& block,
                          const Shared<T>& shared, Ahead<T>& ahead) {
   const OutputSlice& slice = ahead.slice;
@@ -27,7 +28,9 @@ __device__ void convolve(const LinearParams& params, const BlockCoord& block,
     if (!kHoldsConvolution<T>) ahead.conv.load_past(state);
     float4 x = sum_of_parts<kParts>(&shared.sums()[row][slice.m], 0);
     if (params.scaled()) x = x * shared.scales[row];
-    ahead.conv.end(params.conv, block.x_row + row, d, x + ahead.bias, state);
+    x = x + ahead.bias;
+    if (has_lora<T, kEnds>(params, row)) x = x + shared.added(params, row, slice.m);
+    ahead.conv.end(params.conv, block.x_row + row, d, x, state);
   }
 }
 
@@ -50,7 +53,7 @@ __device__ inline float4 activate_output(Activation f, const float4& x) {
 
 // This block's share of the tile's outputs. All computing threads. A thread reads several of its
 // rows before it writes one, as the residual may stand where they go.
-template <typename T, int kParts, bool kActivates>
+template <typename T, int kParts, Ends kEnds>
 __device__ void finish(const LinearParams& params, const BlockCoord& block, const Shared<T>& shared,
                        Ahead<T>& ahead) {
   const typename Shared<T>::Sums& sums = shared.sums();
@@ -60,7 +63,7 @@ __device__ void finish(const LinearParams& params, const BlockCoord& block, cons
   const int up_m = params.box_rows + m;
   const int64_t start = static_cast<int64_t>(block.x_row) * params.outputs + output;
   if constexpr (kConvolves<T>) {
-    if (ahead.convolves(params)) return convolve<T, kParts>(params, block, shared, ahead);
+    if (ahead.convolves(params)) return convolve<T, kParts, kEnds>(params, block, shared, ahead);
   }
   float4 next_norm = ahead.next_norm;
   if (kNotesScales<T> && params.next.x != nullptr) {
@@ -91,10 +94,19 @@ __device__ void finish(const LinearParams& params, const BlockCoord& block, cons
         if (params.swiglu) up[j] = up[j] * shared.scales[row];
       }
       float4 out = y[j] + ahead.bias;
-      if (params.swiglu) out = swish(out, up[j] + ahead.up_bias);
+      const bool adapted = has_lora<T, kEnds>(params, row);
+      if (params.swiglu) {
+        up[j] = up[j] + ahead.up_bias;
+        if (adapted) {
+          out = out + shared.added(params, row, m);
+          up[j] = up[j] + shared.added(params, row, up_m);
+        }
+        out = swish(out, up[j]);
+      }
       if (params.soft_cap > 0) out = soft_cap(out, params.soft_cap);
       if (params.residual != nullptr) out = out + residual[j];
-      if constexpr (kActivates) out = activate_output(params.activation, out);
+      if (adapted && !params.swiglu) out = out + shared.added(params, row, m);
+      if constexpr (kEnds != Ends::kPlain) out = activate_output(params.activation, out);
       const int64_t at = start + static_cast<int64_t>(row) * params.outputs;
       if (params.y_bf16 != nullptr) {
         store4_bf16(params.y_bf16 + at, out, count, params.vector);
@@ -108,7 +120,7 @@ __device__ void finish(const LinearParams& params, const BlockCoord& block, cons
   }
 }
 
-template <typename T, bool kActivates>
+template <typename T, Ends kEnds>
 __device__ void finish(const LinearParams& params, const BlockCoord& block, const Shared<T>& shared,
                        Ahead<T>& ahead) {
   if constexpr (T::kWide) {
@@ -117,11 +129,11 @@ __device__ void finish(const LinearParams& params, const BlockCoord& block, cons
       return gate_out<T, 1>(params, block, shared, ahead);
     if (gates_out<T>(params)) return gate_out<T, 2>(params, block, shared, ahead);
   }
-  if (params.parts == 1) return finish<T, 1, kActivates>(params, block, shared, ahead);
-  if (T::kWide || params.parts == 2) return finish<T, 2, kActivates>(params, block, shared, ahead);
+  if (params.parts == 1) return finish<T, 1, kEnds>(params, block, shared, ahead);
+  if (T::kWide || params.parts == 2) return finish<T, 2, kEnds>(params, block, shared, ahead);
   if constexpr (!T::kWide) {  // a power of two, at most 8
-    if (params.parts == 4) return finish<T, 4, kActivates>(params, block, shared, ahead);
-    finish<T, 8, kActivates>(params, block, shared, ahead);
+    if (params.parts == 4) return finish<T, 4, kEnds>(params, block, shared, ahead);
+    finish<T, 8, kEnds>(params, block, shared, ahead);
   }
 }
 

@@ -19,8 +19,9 @@ struct Group {
 };
 static_assert(sizeof(Group) <= 32764, "what a kernel's parameters may take");
 
-template <typename T>
-__global__ void __maxnreg__(T::kMostRegisters) group_kernel(const __grid_constant__ Group group) {
+template <typename T, Ends kEnds>
+__global__ void __maxnreg__((most_registers<T, kEnds>()))
+    group_kernel(const __grid_constant__ Group group) {
   const int tile = cluster_number();
   int at = 0;
 #pragma unroll
@@ -28,8 +29,8 @@ __global__ void __maxnreg__(T::kMostRegisters) group_kernel(const __grid_constan
     if (i < group.count && tile >= group.layers[i].first_tile) at = i;
   }
   const Group::Layer& layer = group.layers[at];
-  compute_tile<T, true>(layer.maps.W, layer.maps.x, layer.maps.first_x, layer.params,
-                        tile - layer.first_tile);
+  compute_tile<T, kEnds>(layer.maps.W, layer.maps.x, layer.maps.first_x, layer.params,
+                         tile - layer.first_tile);
 }
 
 template <typename T>
@@ -53,8 +54,12 @@ void launch_group(std::span<const LinearArgs> layers, std::span<const TileConfig
     tiles += configs[i].tiles;
     shared = std::max(shared, static_cast<size_t>(Shared<T>::bytes(layer.params)));
   }
-  allow_memory<T>(reinterpret_cast<const void*>(group_kernel<T>));
-  launch_early(stream, "linear, group", group_kernel<T>,
+  const bool adapted =
+      std::ranges::any_of(layers, [](const LinearArgs& layer) { return layer.lora != nullptr; });
+  auto* const kernel =
+      adapted ? group_kernel<T, Ends::kActivationOrAdapters> : group_kernel<T, Ends::kActivation>;
+  allow_memory<T>(reinterpret_cast<const void*>(kernel));
+  launch_early(stream, "linear, group", kernel,
                {.grid = static_cast<unsigned>(clusters * cluster),
                 .threads = T::kThreads,
                 .shared = shared,

@@ -6,6 +6,7 @@
 #include "kernels/cuda/sm90/linear/linear_accumulator.cuh"
 #include "kernels/cuda/sm90/linear/linear_finish.cuh"
 #include "kernels/cuda/sm90/linear/linear_held.cuh"
+#include "kernels/cuda/sm90/linear/linear_lora.cuh"
 #include "kernels/cuda/sm90/linear/linear_rows.cuh"
 #include "kernels/cuda/sm90/linear/linear_tile.cuh"
 
@@ -31,8 +32,10 @@ struct Loader {
   const LinearParams& params;
   const BlockCoord& block;
 
-  // Boxes for all stages, of a paced block without the rows, by one thread.
-  __device__ void begin() const {
+  // Boxes for all stages, of a paced block without the rows, by one thread. wait_for_rows: until
+  // these may be read.
+  template <typename Wait>
+  __device__ void begin(const Wait& wait_for_rows) const {
     const int ahead = min(params.stages, stages_of_all());
     for (int i = 0; i < ahead; ++i) {
       if (kPaced<T> && i >= params.under_way) {
@@ -41,7 +44,7 @@ struct Loader {
       load_weights(i, i, kPaced<T> ? 0 : params.x_bytes());
     }
     if constexpr (!kPaced<T>) {
-      wait_for_previous();
+      wait_for_rows();
       for (int i = 0; i < ahead; ++i) load_rows(i, i, &shared.barriers.full[i]);
     }
   }
@@ -214,8 +217,8 @@ __device__ void compute(const Shared<T>& shared, const LinearParams& params,
              row);
 }
 
-// A block of a layer: of the tile with this number. kActivates: the layer may have an activation.
-template <typename T, bool kActivates>
+// A block of a layer: of the tile with this number.
+template <typename T, Ends kEnds>
 __device__ __forceinline__ void compute_tile(const CUtensorMap& W, const CUtensorMap& x,
                                              const CUtensorMap& first_x, const LinearParams& params,
                                              int tile) {
@@ -235,6 +238,10 @@ __device__ __forceinline__ void compute_tile(const CUtensorMap& W, const CUtenso
       prefetch_map(x);
       if (kPaced<T> && params.first_boxes > 0) prefetch_map(first_x);
       if constexpr (kPaced<T>) init_barrier(&shared.rows, 1);
+      if constexpr (kAdapts<T, kEnds>) {
+        init_barrier(&shared.lora_there, 1);
+        init_barrier(&shared.ready, 1);
+      }
       shared.hurry = 0;
     }
     publish_barriers();
@@ -246,13 +253,19 @@ __device__ __forceinline__ void compute_tile(const CUtensorMap& W, const CUtenso
   // This is the same for a whole warp, which the compiler has to see.
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kGroupThreads, 0);
   const Loader<T> loader{shared, W, x, first_x, params, block};
+  const auto wait_for_rows = [&]<bool asks>() {
+    if constexpr (kAdapts<T, kEnds>) {
+      if (params.lora.ready != nullptr) return wait_until_ready<T, asks>(params, shared);
+    }
+    wait_for_previous();
+  };
   if (group < T::kGroups) {
     if constexpr (T::kTrades) {
       asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(T::kRegisters));
     }
     Ahead<T> ahead(params, block);
     Held<T> held(shared, params, block, first_row<T>(params, group));
-    wait_for_previous();
+    wait_for_rows.template operator()<kPaced<T>>();
     let_next_start();
     if (kPaced<T> && threadIdx.x == 0) {
       loader.begin_rows();
@@ -261,21 +274,30 @@ __device__ __forceinline__ void compute_tile(const CUtensorMap& W, const CUtenso
     ahead.load(params, block);
     compute(shared, params, block, ahead, held, group);
     if constexpr (kIsForFew<T>) ahead.find_scales(shared, params, block);
+    if constexpr (kAdapts<T, kEnds>) {
+      if (params.lora.table != nullptr) {
+        wait(&shared.lora_there, 0);
+        add_lora(params, block, shared);
+      }
+    }
     sync_for_end<T>(params);
-    finish<T, kActivates>(params, block, shared, ahead);
+    finish<T, kEnds>(params, block, shared, ahead);
   } else {
     if constexpr (T::kTrades) {
       asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(T::kLoadRegisters));
     }
     const bool loads = threadIdx.x == T::kComputing;
-    if (loads) loader.begin();
+    if (loads) loader.begin([&] { wait_for_rows.template operator()<true>(); });
     const bool notes = kNotesScales<T> && params.squares != nullptr;
     if (kPaced<T> || notes) {
       __syncwarp();
-      wait_for_previous();
+      wait_for_rows.template operator()<false>();
     }
     if (notes) note_scales(params);
     if (loads) loader.go_on();
+    if constexpr (kAdapts<T, kEnds>) {
+      if (loads && params.lora.table != nullptr) load_lora(params, shared);
+    }
     __syncwarp();
     if (notes) collect_scales(params, block, shared);
     sync_for_end<T>(params);
@@ -284,11 +306,11 @@ __device__ __forceinline__ void compute_tile(const CUtensorMap& W, const CUtenso
   if (params.cluster() > 1) leave_cluster();
 }
 
-template <typename T, bool kActivates = false>
-__global__ void __maxnreg__(T::kMostRegisters)
+template <typename T, Ends kEnds = Ends::kPlain>
+__global__ void __maxnreg__((most_registers<T, kEnds>()))
     linear_kernel(const __grid_constant__ CUtensorMap W, const __grid_constant__ CUtensorMap x,
                   const __grid_constant__ CUtensorMap first_x, const LinearParams params) {
-  compute_tile<T, kActivates>(W, x, first_x, params, cluster_number());
+  compute_tile<T, kEnds>(W, x, first_x, params, cluster_number());
 }
 
 }  // namespace recurve::cuda::sm90

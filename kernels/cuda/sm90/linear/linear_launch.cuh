@@ -6,6 +6,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/sm80/linear/lora_tables.h"
 #include "kernels/cuda/sm90/linear/linear_kernel.cuh"
 #include "kernels/cuda/sm90/linear/linear_persistent.h"
 #include "kernels/cuda/sm90/linear/linear_plan.h"
@@ -103,7 +104,7 @@ constexpr int64_t kUnderWay = 9270 << 10, kUnderWayAtFirst = 6200 << 10;
 // the rest of W, and what kernels before still load; of one row there is no rest where
 // all of W fits shared memory.
 inline bool lets_next_start(std::span<const LinearArgs> layers, Stream& stream) {
-  if (layers[0].W.format != nullptr) return false;
+  if (layers[0].W.format != nullptr || layers[0].lora != nullptr) return false;
   const int64_t memory = int64_t{static_cast<CudaStream&>(stream).multiprocessors()} * kMemoryOfAll;
   int64_t bytes = 0;
   for (const LinearArgs& layer : layers) {
@@ -114,6 +115,25 @@ inline bool lets_next_start(std::span<const LinearArgs> layers, Stream& stream) 
 
 inline CUtensorMap map_of_weights(const Matrix& W, int box_rows, int span) {
   return W.format == nullptr ? tensor_map(W, box_rows) : packed_tensor_map(W, box_rows, span);
+}
+
+inline JoinedLora lora_of(const LinearArgs& args, const Rows& x) {
+  if (args.lora == nullptr) return {};
+  const sm80::lora::Joined joined(*args.lora);
+  uint64_t rows = 0;
+  for (const LoraRows& group : args.lora->groups) {
+    if (args.lora->parts_of(group).empty()) continue;
+    for (const int32_t row : group.rows) rows |= uint64_t{1} << row;
+  }
+  const auto* const table = reinterpret_cast<const std::byte*>(args.lora->inner);
+  return {.table = table,
+          .table_bytes = static_cast<int>(joined.table_bytes()),
+          .parts = joined.parts,
+          .tiles = joined.tiles,
+          .stride = static_cast<int>(args.lora->inner_floats()),
+          .inner = reinterpret_cast<const float*>(table + joined.table_bytes()),
+          .rows = rows,
+          .ready = x.made ? nullptr : args.lora->ready};
 }
 
 // What the highest tiles of a tiling take at least, with two stages.
@@ -176,7 +196,8 @@ LinearParams params_of(const LinearArgs& args, const Rows& x, const TileConfig& 
       .under_way = 0,
       .hurries = args.rows == 1,
       .first_boxes = 0,
-      .activation = args.activation};
+      .activation = args.activation,
+      .lora = lora_of(args, x)};
   if constexpr (kByWarps<T>) {
     params.scale_bytes = scale_bytes<T>(params.piece_boxes * params.turns);
   }
@@ -218,7 +239,10 @@ void launch_linear(const LinearArgs& args, const Rows& x, const TileConfig& conf
   const LayerMaps maps = maps_of<T>(args, x, params);
   auto* kernel = linear_kernel<T>;
   if constexpr (!T::kWide) {
-    if (args.activation != Activation::kIdentity) kernel = linear_kernel<T, true>;
+    if (args.activation != Activation::kIdentity) kernel = linear_kernel<T, Ends::kActivation>;
+  }
+  if constexpr (kTakesAdapters<T>) {
+    if (args.lora != nullptr) kernel = linear_kernel<T, Ends::kActivationOrAdapters>;
   }
   allow_memory<T>(reinterpret_cast<const void*>(kernel));
   launch_early(

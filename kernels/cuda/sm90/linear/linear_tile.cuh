@@ -56,6 +56,13 @@ struct Tiling {
   // measured.
   static constexpr int kMostRegisters =
       Groups == 1 && Rows <= kFewRows ? 112 : even_share(kThreads, Blocks);
+  // Of kernels that end with what adapters add: about what the others need, as the registers that
+  // they leave are where the next kernel's blocks begin.
+  static constexpr int kAdaptedRegisters = Weights::kHeld
+                                               ? kMostRegisters
+                                               : std::min(kMostRegisters, Blocks == 1        ? 104
+                                                                          : Rows <= kFewRows ? 112
+                                                                                             : 88);
   static constexpr int kRegisters = 240, kLoadRegisters = 24;
   static constexpr bool kWide = false;
   static constexpr int kMostTurns = narrow_tiling(Groups, Rows, Blocks).most_turns();
@@ -87,6 +94,7 @@ struct Rows {
   const float* scales = nullptr;
   const float* squares = nullptr;
   float* found = nullptr;  // of squares: the scales, once they are known
+  bool made = false;       // by a kernel of this layer
 };
 
 template <typename T>
@@ -136,6 +144,16 @@ struct RowSquares {
   }
 };
 
+// What adapters add to the layer: see linear_lora.cuh.
+struct JoinedLora {
+  const std::byte* table = nullptr;  // what shrink has left, or null: nothing is added
+  int table_bytes = 0, parts, tiles;
+  int stride;             // floats of a row of A x, and
+  const float* inner;     // the first row
+  uint64_t rows;          // a bit for each that has an adapter
+  const uint32_t* ready;  // LoraArgs::ready, or null where another kernel makes the rows
+};
+
 // What a launch knows in addition to the tensor maps. A tile has two boxes of rows of W, side by
 // side in shared memory; they come in one copy where they are side by side in W and not shared.
 struct LinearParams {
@@ -179,6 +197,7 @@ struct LinearParams {
   bool hurries;          // if it hurries only until rows may be read
   int first_boxes;       // of x, that come in one copy then; 0: each in its own
   Activation activation;
+  JoinedLora lora;
 
   __host__ __device__ bool scaled() const { return scales != nullptr || squares != nullptr; }
 
@@ -203,7 +222,7 @@ struct Shared {
   using Sums = float[T::kRows][T::kTileM + (T::kWide ? 8 : 4)];
   struct Rest {
     Barriers barriers;
-    Barrier rows;
+    Barrier rows, lora, ready;
     int hurry;
     float scales[T::kRows];
   };
@@ -212,6 +231,8 @@ struct Shared {
   volatile int& hurry;  // 1 once rows may be read
   float* scales;        // of the norm: of each row
   std::byte* W_scales;  // of packed weights of few rows: params.scale_bytes for each warp
+  std::byte* lora;      // of params.lora: the table
+  Barrier &lora_there, &ready;
   std::byte *ring, *x_ring;
   int W_bytes, x_bytes;  // of a stage
 
@@ -221,11 +242,16 @@ struct Shared {
   __device__ std::byte* W(int stage) const { return ring + stage * W_bytes; }
   __device__ std::byte* x(int stage) const { return x_ring + stage * x_bytes; }
   __device__ Sums& sums() const { return *reinterpret_cast<Sums*>(ring); }
+  // What adapters add to four outputs of a row, behind the sums.
+  __device__ float4& added(const LinearParams& params, int row, int m) const {
+    auto* const all = reinterpret_cast<float*>(ring + sizeof(Sums));
+    return *reinterpret_cast<float4*>(all + row * added_stride(params) + m);
+  }
 
   // All of it, and what the products of the last stage read behind their rows.
   static constexpr int bytes(const LinearParams& params) {
     const int last = params.stages - 1;
-    return std::max({scales_at(params) + (2 * params.box_rows + 15) / 16 * params.scale_bytes,
+    return std::max({lora_at(params) + params.lora.table_bytes,
                      last * params.W_bytes() + kGroupM * kBoxBytes,
                      x_ring_at(params) + (params.stages * params.span - 1) * params.x_box_bytes() +
                          T::kRows * kBoxBytes});
@@ -238,6 +264,9 @@ struct Shared {
         hurry(rest.hurry),
         scales(rest.scales),
         W_scales(memory + scales_at(params)),
+        lora(memory + lora_at(params)),
+        lora_there(rest.lora),
+        ready(rest.ready),
         ring(memory),
         x_ring(ring + x_ring_at(params)),
         W_bytes(params.W_bytes()),
@@ -250,11 +279,20 @@ struct Shared {
   __host__ __device__ static constexpr int scales_at(const LinearParams& params) {
     return (rest_at(params) + static_cast<int>(sizeof(Rest)) + 15) / 16 * 16;
   }
+  __host__ __device__ static constexpr int lora_at(const LinearParams& params) {
+    return scales_at(params) + (2 * params.box_rows + 15) / 16 * params.scale_bytes;
+  }
+  __host__ __device__ static constexpr int added_stride(const LinearParams& params) {
+    return 2 * params.box_rows + 4;
+  }
   // Where the rest begins.
   __host__ __device__ static constexpr int rest_at(const LinearParams& params) {
     const int ring = x_ring_at(params) + params.stages * params.x_bytes();
-    constexpr int kSums = sizeof(Sums);
-    return ring < kSums ? kSums : ring;
+    const int added = params.lora.table == nullptr
+                          ? 0
+                          : params.x_rows * added_stride(params) * static_cast<int>(sizeof(float));
+    const int sums = static_cast<int>(sizeof(Sums)) + added;
+    return ring < sums ? sums : ring;
   }
 };
 
