@@ -328,6 +328,52 @@ TEST_P(AdaptedLayersTest, OfAGroupAreThemselves) {
   EXPECT_TRUE(y.guards_intact() && between.guards_intact());
 }
 
+// Each reads what the one before leaves, so it must not begin before that is there.
+TEST_P(AdaptedLayersTest, InSuccessionAreThoseThatWait) {
+  KernelDevice device = make_device();
+  const Kernels& kernels = device.kernels();
+  constexpr int kRows = 40, kCount = 6, kTimes = 20;
+  constexpr int64_t kN = 1024;
+  std::mt19937_64 random(11);
+  const auto W = device.array(stored(normal_floats(random, kCount * kN * kN, 0.03f), DType::kBF16));
+  const Floats x = rounded(normal_floats(random, kRows * kN), DType::kBF16);
+  const Layer layer{.N = kN, .K = kN};
+  const TestAdapter halves = adapter(device, layer, kHalves), some = adapter(device, layer, kSome);
+  const std::vector<std::span<const LoraPart>> of_one(kCount, halves.table);
+  const std::vector<std::span<const LoraPart>> of_other(kCount, some.table);
+  const auto rows_of_one = every_third(kRows, 0), rows_of_other = every_third(kRows, 1);
+  const LoraRows groups[] = {{of_one, rows_of_one}, {of_other, rows_of_other}};
+  const auto between =
+      device.floats(static_cast<size_t>(kRows * StepAdapters::floats_of_row(kernels, 2 * kN, 2)));
+  const StepAdapters step(kernels, kRows, groups, between.data());
+  device.stream->set_adapters(&step);
+  const auto last = [&](bool waits) {
+    const auto f32 = device.array(x);
+    const auto bf16 = device.array(stored(x, DType::kBF16));
+    const auto next_f32 = device.floats(kRows * kN);
+    const auto next_bf16 = device.array(Words(static_cast<size_t>(kRows * kN)));
+    for (int32_t i = 0; i < kCount; ++i) {
+      const bool odd = i % 2 != 0;
+      LinearArgs args{
+          .rows = kRows,
+          .W = {.dtype = DType::kBF16, .N = kN, .K = kN, .data = W.data() + i * kN * kN},
+          .x = odd ? next_f32.data() : f32.data(),
+          .y = odd ? f32.data() : next_f32.data()};
+      args.W.layer = i;
+      if (kernels.linear.takes_bf16(args.W)) {
+        args.x_bf16 = odd ? next_bf16.data() : bf16.data();
+        args.y_bf16 = odd ? bf16.data() : next_bf16.data();
+      }
+      kernels.linear(args, *device.stream);
+      if (waits) device.stream->wait();
+    }
+    return std::pair(f32.read(), bf16.read());
+  };
+  const auto wanted = last(true);
+  for (int i = 0; i < kTimes; ++i) EXPECT_EQ(last(false), wanted);
+  device.stream->set_adapters(nullptr);
+}
+
 // A norm that was deferred to a layer and that which it makes itself, of the same rows.
 TEST_P(AdaptedLayersTest, ADeferredNormIsTheNorm) {
   KernelDevice device = make_device();

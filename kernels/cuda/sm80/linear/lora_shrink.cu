@@ -110,10 +110,11 @@ struct Piece {
   }
 };
 
-// Waits until rows may be read, and says so to the layer.
-__device__ void wait_for_rows(const Input& in) {
+// Waits until rows may be read. begins: the block waits for the first time. Then it says so to the
+// layer, and never again, as a kernel behind may have cleared the word by then.
+__device__ void wait_for_rows(const Input& in, bool begins) {
   wait_for_previous();
-  if (in.ready != nullptr && threadIdx.x == 0 && blockIdx.x == 0 && blockIdx.y == 0) {
+  if (begins && in.ready != nullptr && threadIdx.x == 0 && blockIdx.x == 0 && blockIdx.y == 0) {
     asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(in.ready), "r"(1) : "memory");
   }
 }
@@ -130,13 +131,13 @@ struct Shared {
 // By a warp: exact products for its four of the ranks.
 template <Reads kReads, bool kVector, int kRows, typename T>
 __device__ void add_exactly(const Tile<kRows>& tile, const Input& in, const Piece& piece,
-                            const T* A, int ranks, Shared<kRows>& shared) {
+                            const T* A, int ranks, bool begins, Shared<kRows>& shared) {
   constexpr int kAhead = 1;  // runs of A that a lane has on their way
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const bool squared = in.scaled && warp == 0;
   float product[kRows * kFour] = {}, squares[kRows] = {};
-  wait_for_rows(in);
+  wait_for_rows(in, begins);
   for (int64_t begin = piece.begin; begin < piece.end && ranks > 0; begin += kAhead * kRun) {
     decltype(load_raw<kVector>(A, 0)) w[kAhead][kFour];
 #pragma unroll
@@ -205,7 +206,7 @@ __device__ uint4 read_eight(const Input& in, int64_t row, int64_t k, float& squa
 // them a product takes for which column.
 template <Reads kReads, int kRows>
 __device__ void add_bf16(const Tile<kRows>& tile, const Input& in, const Piece& piece,
-                         const uint16_t* A, int ranks, Shared<kRows>& shared) {
+                         const uint16_t* A, int ranks, bool begins, Shared<kRows>& shared) {
   constexpr int kStep = 32, kAhead = 4;  // of K; steps on their way
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
@@ -229,7 +230,7 @@ __device__ void add_bf16(const Tile<kRows>& tile, const Input& in, const Piece& 
     }
   };
   load_A(first);
-  wait_for_rows(in);
+  wait_for_rows(in, begins);
   const bool has_row = g < tile.rows;
   const int64_t row = tile.row[has_row ? g : 0];
   for (int64_t begin = first; begin < end; begin += kAhead * kStep) {
@@ -336,7 +337,7 @@ __global__ void __launch_bounds__(kThreads, 5)
     before += table.part[p++].fours();
   }
   if (p == last) {  // the same for a cluster
-    wait_for_rows(in);
+    wait_for_rows(in, true);
     return;
   }
   const Part& part = table.part[p];
@@ -345,17 +346,19 @@ __global__ void __launch_bounds__(kThreads, 5)
   const bool in_bf16 = in.multiplies_bf16 && part.bf16 && part.aligned;
   for (int i = rank; i < pieces; i += blocks) {
     const Piece piece(in.K, i);
+    const bool begins = i == rank;
     if (in_bf16) {
-      add_bf16<kReads>(tile, in, piece, static_cast<const uint16_t*>(part.A) + at, ranks, shared);
+      add_bf16<kReads>(tile, in, piece, static_cast<const uint16_t*>(part.A) + at, ranks, begins,
+                       shared);
     } else {
       const int64_t of_warp = at + int64_t{warp} * kFour * in.K;
       const int mine = min(kFour, ranks - warp * kFour);
       if (part.bf16) {
-        add_exactly<kReads, kVector>(tile, in, piece,
-                                     static_cast<const uint16_t*>(part.A) + of_warp, mine, shared);
+        add_exactly<kReads, kVector>(
+            tile, in, piece, static_cast<const uint16_t*>(part.A) + of_warp, mine, begins, shared);
       } else {
         add_exactly<kReads, kVector>(tile, in, piece, static_cast<const float*>(part.A) + of_warp,
-                                     mine, shared);
+                                     mine, begins, shared);
       }
     }
     __syncthreads();
