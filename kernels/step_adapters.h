@@ -33,8 +33,8 @@ class StepAdapters {
   void run_group(const LinearOp& op, std::span<const LinearArgs> layers, Stream& stream) const;
 
  private:
-  static constexpr int64_t kReadyFloats =
-      4;  // where LoraArgs::ready is, with what it is aligned to
+  static constexpr int64_t kReadyFloats = 4;  // LoraArgs::ready, and what aligns the rest
+
   void run_ops(const MatrixOp<LinearArgs>& bare, const LinearArgs& args, Stream& stream) const;
   void run_around(const MatrixOp<LinearArgs>& bare, const LinearArgs& args, Stream& stream) const;
   LoraArgs of_layer(const LinearArgs& args) const;

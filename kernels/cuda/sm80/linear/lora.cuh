@@ -14,7 +14,7 @@ using lora::Part;
 using lora::Table;
 using lora::Tile;
 
-constexpr int kFewRows = 256;
+constexpr int kFewRows = 256;                                  // of a step, in tiles of four
 constexpr int kFour = static_cast<int>(LoraArgs::kInnerStep);  // ranks, and values of a thread
 
 // Four values as they lie in memory, zeros beyond `count` of them.

@@ -41,7 +41,7 @@ struct Input {
   float eps = 0;
   bool scaled = false, rounds = false;
   bool multiplies_bf16 = false;  // rows are such that tensor cores take them
-  float* inner = nullptr;        // (rows, stride), or behind the table by Tile::at
+  float* inner = nullptr;        // (rows, stride)
   int64_t stride = 0;
   int parts = 0, tiles = 0;    // of the table
   std::byte* table = nullptr;  // where that is left, as Joined has it; or null

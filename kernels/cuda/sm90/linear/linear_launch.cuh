@@ -101,10 +101,11 @@ int clusters_at_once(const TilingShape& tiling, int blocks) {
 constexpr int64_t kUnderWay = 9270 << 10, kUnderWayAtFirst = 6200 << 10;
 
 // Whether the kernel after this one may begin at once. What it loads ahead stands in line before
-// the rest of W, and what kernels before still load; of one row there is no rest where
-// all of W fits shared memory.
+// the rest of W, and what kernels before still load; of one row there is no rest where all of W
+// fits shared memory. Never before LoraArgs::ready has been read.
 inline bool lets_next_start(std::span<const LinearArgs> layers, Stream& stream) {
-  if (layers[0].W.format != nullptr || layers[0].lora != nullptr) return false;
+  const auto has_lora = [](const LinearArgs& layer) { return layer.lora != nullptr; };
+  if (layers[0].W.format != nullptr || std::ranges::any_of(layers, has_lora)) return false;
   const int64_t memory = int64_t{static_cast<CudaStream&>(stream).multiprocessors()} * kMemoryOfAll;
   int64_t bytes = 0;
   for (const LinearArgs& layer : layers) {
