@@ -29,6 +29,13 @@ constexpr int even_share(int threads, int blocks) {
 // of a deferred norm.
 constexpr int kFewRows = 8;
 
+// Those of kernels that end with what adapters add: about as many as the others need, as what they
+// leave is where the next kernel's blocks begin.
+constexpr int adapted_registers(int rows, int blocks) {
+  if (blocks == 1) return 104;
+  return rows <= kFewRows ? 112 : 88;
+}
+
 // How a kernel takes W: in bf16, from shared memory. linear_held.cuh has the other kinds.
 struct PlainWeights {
   static constexpr bool kHeld = false;         // in registers, where it is unpacked
@@ -56,13 +63,8 @@ struct Tiling {
   // measured.
   static constexpr int kMostRegisters =
       Groups == 1 && Rows <= kFewRows ? 112 : even_share(kThreads, Blocks);
-  // Of kernels that end with what adapters add: about what the others need, as the registers that
-  // they leave are where the next kernel's blocks begin.
-  static constexpr int kAdaptedRegisters = Weights::kHeld
-                                               ? kMostRegisters
-                                               : std::min(kMostRegisters, Blocks == 1        ? 104
-                                                                          : Rows <= kFewRows ? 112
-                                                                                             : 88);
+  static constexpr int kAdaptedRegisters =
+      Weights::kHeld ? kMostRegisters : std::min(kMostRegisters, adapted_registers(Rows, Blocks));
   static constexpr int kRegisters = 240, kLoadRegisters = 24;
   static constexpr bool kWide = false;
   static constexpr int kMostTurns = narrow_tiling(Groups, Rows, Blocks).most_turns();
