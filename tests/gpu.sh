@@ -107,7 +107,7 @@ if command -v compute-sanitizer >/dev/null; then
   sanitize memcheck kernels_recurrence_test 'Cuda/*AChunkOfOneRow*:Cuda/*NeighboursAndSlots*'
   # Of the selective scan it is not asked: see kernels/cuda/README.md.
   sanitize racecheck kernels_recurrence_test 'Cuda/*AChunkOfOneRow*:Cuda/*Neighbours*/rg_lru_cuda:Cuda/*Neighbours*/ring_attention_cuda:-*/scan_cuda'
-  sanitize memcheck kernels_test 'Cuda/Pointwise*'
+  sanitize memcheck kernels_test 'Cuda/Pointwise*:Cuda/AdaptedLayers*OfAGroup*:Cuda/AdaptedLayers*InSuccession*'
   sanitize memcheck server_engine_test 'Cuda/SampleDevices*/3'
   sanitize memcheck server_engine_invariants_test '*Scheduling*tied_bf16_cuda_0'
   sanitize memcheck model_test '*tied_bf16_cuda_0_*'
