@@ -75,10 +75,17 @@ end() {
 trap end EXIT
 trap 'echo "drains"; exit 0' INT TERM
 
+# free_ports COUNT: none that the kernel may give to another program before a server takes it.
 free_ports() {
   "$python" -c '
-import socket, sys
-held = [socket.create_server(("127.0.0.1", 0)) for _ in range(int(sys.argv[1]))]
+import random, socket, sys
+end = int(open("/proc/sys/net/ipv4/ip_local_port_range").read().split()[0])
+held = []
+while len(held) < int(sys.argv[1]):
+    try:
+        held.append(socket.create_server(("127.0.0.1", random.randrange(10000, end))))
+    except OSError:
+        pass
 print(*(one.getsockname()[1] for one in held))' "$1"
 }
 # answers URL PROCESS LOG: waits until something answers there.

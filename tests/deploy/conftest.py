@@ -3,11 +3,12 @@
 import importlib.util
 import os
 import pathlib
-import socket
+import sys
 
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests/support"))  # ports
 if importlib.util.find_spec("spdx_tools") is None or "RECURVE_BIN" not in os.environ:
     collect_ignore_glob = ["*_test.py"]  # another Python than run.sh's
 else:
@@ -39,12 +40,6 @@ def built(containers, tree):
     return containers.build(ROOT / "deploy/image.sh", tree, "--model",
                             ROOT / "weights_tools/demo/xlstm-books", tag="localhost/recurve",
                             base="localhost/base")
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 @pytest.fixture

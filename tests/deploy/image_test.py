@@ -12,8 +12,9 @@ import urllib.error
 import urllib.request
 
 import pytest
-from conftest import ROOT, free_port
+from conftest import ROOT
 from containers import LIMITS, PAGES, assert_listens, run
+from ports import free_port
 from spdx_tools.spdx.parser.parse_anything import parse_file
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 

@@ -9,8 +9,9 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, free_port
+from conftest import ROOT
 from containers import PAGES, run
+from ports import free_port
 
 # Inside a folder as if it were the system, with /proc, by which a program finds its own folder.
 INSIDE = ["unshare", "--mount", "sh", "-c",

@@ -12,11 +12,12 @@ import subprocess
 import threading
 
 import pytest
-from conftest import ROOT, free_port
+from conftest import ROOT
 from containers import run
 from opentelemetry import propagate
 from opentelemetry.proto_json.collector.trace.v1.trace_service import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider, sampling
+from ports import free_port
 
 BIN = pathlib.Path(os.environ["RECURVE_BIN"])
 MODEL = ROOT / "weights_tools/demo/xlstm-books"

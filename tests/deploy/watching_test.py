@@ -14,8 +14,9 @@ import urllib.request
 
 import pytest
 import yaml
-from conftest import ROOT, free_port
+from conftest import ROOT
 from containers import assert_listens, run
+from ports import free_port
 
 sys.path.append(str(ROOT / "tests/clients_of_others/tls"))
 from certificates import Authority  # noqa: E402

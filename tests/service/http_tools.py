@@ -11,11 +11,15 @@ import pathlib
 import re
 import socket
 import subprocess
+import sys
 import time
 
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests/support"))
+from ports import free_port  # noqa: E402
+
 MODEL = ROOT / "weights_tools/demo/xlstm-books"
 BIN = pathlib.Path(os.environ["RECURVE_BIN"])
 BODY = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0}
@@ -136,12 +140,6 @@ http {{
   }}
 }}
 """
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def wait_for(listen, nginx, log):

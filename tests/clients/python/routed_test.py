@@ -6,7 +6,6 @@ import os
 import pathlib
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,14 +15,11 @@ import recurve
 from server import BIN, Server
 
 ROOT = pathlib.Path(__file__).parents[3]
+sys.path.insert(0, str(ROOT / "tests/support"))
+from ports import free_port  # noqa: E402
+
 MODEL = ROOT / "weights_tools/demo/xlstm-books"
 TURNS = 12
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 @pytest.fixture

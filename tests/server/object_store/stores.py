@@ -4,7 +4,6 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,30 +13,14 @@ import urllib.request
 import boto3
 import pytest
 
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "support"))
+from ports import free_ports  # noqa: E402
+
 PROGRAM = pathlib.Path(os.environ["RECURVE_BIN"]) / "object_stores"
 TOOLS = pathlib.Path(sys.executable).parent
 MODEL = pathlib.Path(__file__).parents[3] / "weights_tools/demo/xlstm-books"
 KEY, SECRET = "AKIAEXAMPLE", "a/secret+with=signs"
 READER = "AKIAREADER"  # may not write
-
-
-def free_ports(count):
-    """Ports whose neighbour 10000 above, which seaweedfs takes for gRPC, is free too."""
-    ports, held = [], []
-    while len(ports) < count:
-        one, other = socket.socket(), socket.socket()
-        held += [one, other]
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-        try:
-            if port < 55000:
-                other.bind(("127.0.0.1", port + 10000))
-                ports.append(port)
-        except OSError:
-            pass
-    for one in held:
-        one.close()
-    return ports
 
 
 def started(command, url, log, **environment):
@@ -81,7 +64,7 @@ def seaweedfs_at(run, folder, volumes=8):
     identities = [{"name": key, "actions": actions, "credentials": [{"accessKey": key, "secretKey": SECRET}]}
                   for key, actions in ((KEY, ["Admin", "Read", "Write", "List"]), (READER, ["Read", "List"]))]
     config.write_text(json.dumps({"identities": identities}))
-    master, volume, filer, s3 = free_ports(4)
+    master, volume, filer, s3 = free_ports(4, neighbour=10000)  # where it takes those for gRPC
     url = f"http://127.0.0.1:{s3}"
     (folder / "data").mkdir()
     run([TOOLS / "weed", "server", f"-dir={folder}/data", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.telemetry=false",
