@@ -207,10 +207,13 @@ def test_no_turn_is_lost_or_done_twice_by_kill_9(run, seaweedfs):
     for number in range(sessions):
         assert replicas[0].open(f"s{number}").status == 201
     failures, wrong = [], []
+    begun, allowed = threading.Condition(), 0  # turns of a session
 
     def work(number):
         own = random.Random(number)
         for turn, prompt in enumerate(prompts):
+            with begun:
+                begun.wait_for(lambda: turn < allowed)
             while True:
                 try:
                     answer = own.choice(replicas).turn(f"s{number}", prompt, f"r{number}.{turn}")
@@ -226,18 +229,20 @@ def test_no_turn_is_lost_or_done_twice_by_kill_9(run, seaweedfs):
                 wrong.append((number, turn, answer.text, texts[turn]))
                 return
 
-    workers = [threading.Thread(target=work, args=(number,)) for number in range(sessions)]
+    workers = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(sessions)]
     for worker in workers:
         worker.start()
-    kills = 0
-    while any(worker.is_alive() for worker in workers):
-        time.sleep(0.3 + chance.random())
+    while allowed < turns:
+        with begun:
+            allowed += turns // 5
+            begun.notify_all()
+        time.sleep(chance.random() / 2)  # to be killed at any step of these turns
         at = chance.randrange(2)
         replicas[at].kill()
         replicas[at] = Replica(run, seaweedfs, "killed")
-        kills += 1
+    for worker in workers:
+        worker.join()
     assert not wrong
-    assert kills > 1
     for number in range(sessions):
         assert replicas[0].get(f"s{number}").body["epoch"] == turns
 
