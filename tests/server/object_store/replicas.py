@@ -184,7 +184,7 @@ def test_a_paused_owner_cannot_commit_any_more(run, seaweedfs):
     a.open("s")
     assert a.turn("s", PROMPTS[0], "r0").text == texts[0]
     answers = []
-    asked = threading.Thread(target=lambda: answers.append(a.turn("s", PROMPTS[1], "r1", tokens=400)))
+    asked = threading.Thread(target=lambda: answers.append(a.turn("s", PROMPTS[1], "r1", tokens=4000)))  # longer than it takes to stop it
     asked.start()
     while a.ask("GET", "/v1/load").body["requests_running"] == 0 and asked.is_alive():
         pass
