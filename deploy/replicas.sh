@@ -79,7 +79,7 @@ trap 'echo "drains"; exit 0' INT TERM
 free_ports() {
   "$python" -c '
 import random, socket, sys
-end = int(open("/proc/sys/net/ipv4/ip_local_port_range").read().split()[0])
+end = max(20000, int(open("/proc/sys/net/ipv4/ip_local_port_range").read().split()[0]))
 held = []
 while len(held) < int(sys.argv[1]):
     try:

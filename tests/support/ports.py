@@ -25,6 +25,8 @@ def free_ports(count, neighbour=0):
     The kernel gives those of its range to every program that connects, so these are below it."""
     with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
         end = int(file.read().split()[0])
+    if end < 30000:  # too few are below it
+        end = 55000
     found, chance = [], random.SystemRandom()
     while len(found) < count:
         port = chance.randrange(10000, end - neighbour)
