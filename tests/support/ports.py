@@ -21,7 +21,7 @@ def _keeps(port):
 
 
 def free_ports(count, neighbour=0):
-    """`count` ports of 127.0.0.1 which, and whose neighbours so far above them, nobody takes before this process ends.
+    """`count` ports of 127.0.0.1 that are this process's until it ends, as are their neighbours so far above them.
     The kernel gives those of its range to every program that connects, so these are below it."""
     with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
         end = int(file.read().split()[0])
