@@ -98,9 +98,10 @@ read nothing <>{tmp_path}/never
     return tmp_path
 
 
-def terminal_until(process, master, text):
+def terminal_until(process, master, *texts):
+    """What it shows until it has shown these one after the other."""
     shown = ""
-    while text not in shown:
+    while not re.search(".*".join(map(re.escape, texts)), shown, re.DOTALL):
         shown += os.read(master, 4096).decode()
     return shown
 
@@ -124,7 +125,7 @@ def test_a_terminal_shows_the_addresses():
     chat = subprocess.Popen([*RUN, *SERVER], stdin=slave, stdout=slave, stderr=slave,
                             env=of_command_line(), start_new_session=True)
     os.close(slave)
-    shown = terminal_until(chat, master, "/help lists commands")
+    shown = terminal_until(chat, master, "/help lists commands", "> ")  # from there on it takes keys
     url, = re.findall(r"http://127.0.0.1:\d+/", shown)
     assert "SERVING" not in shown
     assert run("curl", "-sS", url + "health").returncode == 0
