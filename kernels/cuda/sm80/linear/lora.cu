@@ -1,8 +1,7 @@
-// Adapters of rank r in two kernels. Shrink computes A x: a block has up to kRows rows of one group
-// and four rows of A; its warps have every eighth run of 128 values of K, and their sums are added
-// in order. Expand adds B (A x): a thread has four outputs of such rows, and adds the rows of B in
-// order. It also ends the layer where that is not the product alone. An element is summed in this
-// one order, whatever the other rows are.
+// Adapters of rank r in two kernels: lora_shrink.cu computes A x, and expand adds B (A x). There a
+// thread has four outputs of up to kRows rows of one group, and adds the rows of B in order. It
+// also ends the layer where that is not the product alone. An element is summed in this one order,
+// whatever the other rows are.
 //
 // The groups come as arguments of the launches. What a block reads of A and B it fetches to the L2
 // cache before the kernel ahead has ended.

@@ -57,7 +57,7 @@ void with_table(const LoraArgs& args, std::span<const int32_t> others, Visit vis
   size_t rows = others.size();
   for (const LoraRows& group : args.groups) rows += group.rows.size();
   if (rows > kFewRows) return visit.template operator()<kVector, Table<8, false>>();
-  if (!lora::is_small<4>(args, others))
+  if (!lora::TableSize<4>(args, others).fits<true>())
     return visit.template operator()<kVector, Table<4, false>>();
   visit.template operator()<kVector, Table<4, true>>();
 }

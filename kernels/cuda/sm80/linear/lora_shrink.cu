@@ -473,7 +473,7 @@ void shrink_layer(const LoraArgs& args, Input in, int blocks, Stream& stream) {
 // Layers of the same form that each have a small table.
 void shrink_group(std::span<const LoraArgs> layers, std::span<const Input> inputs, int blocks,
                   Stream& stream) {
-  using AnyTable = Table<lora::Joined::kTileRows, true>;
+  using AnyTable = Table<lora::kJoinedTileRows, true>;
   Group<AnyTable, kMostLayers> group = {};
   for (size_t i = 0; i < layers.size(); ++i) {
     lora::for_tables<AnyTable>(layers[i], {}, [&](const AnyTable& table, int parts, int tiles) {
@@ -498,7 +498,7 @@ void lora_shrink(std::span<const LoraArgs> layers, std::span<const bool> rounds,
   const auto joins_first = [&](size_t i) {
     const Form form = form_of(layers[i], inputs[i]);
     return layers[i].joined && form.vector && form == form_of(layers[0], inputs[0]) &&
-           lora::is_small<lora::Joined::kTileRows>(layers[i], {});
+           lora::Joined(layers[i]).fits<true>();
   };
   size_t count = 0;  // of those that the first launch has
   while (count < std::min<size_t>(layers.size(), kMostLayers) && joins_first(count)) ++count;

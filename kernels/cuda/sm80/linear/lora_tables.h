@@ -57,18 +57,27 @@ inline std::vector<int32_t> other_rows(const LoraArgs& args) {
   return others;
 }
 
-// Whether one small table with so many rows a tile has all of them, and of the rows `others`.
+// What a table with so many rows a tile has to have room for.
 template <int kRows>
-bool is_small(const LoraArgs& args, std::span<const int32_t> others) {
-  size_t parts = 0, tiles = ceil_div(others.size(), kRows);
-  for (const LoraRows& group : args.groups) {
-    if (args.parts_of(group).empty()) continue;
-    parts += args.parts_of(group).size();
-    tiles += ceil_div(group.rows.size(), kRows);
+struct TableSize {
+  size_t parts = 0, tiles = 0;
+
+  // others: rows without parts that are in the table too.
+  explicit TableSize(const LoraArgs& args, std::span<const int32_t> others = {})
+      : tiles(ceil_div(others.size(), kRows)) {
+    for (const LoraRows& group : args.groups) {
+      if (args.parts_of(group).empty()) continue;
+      parts += args.parts_of(group).size();
+      tiles += ceil_div(group.rows.size(), kRows);
+    }
   }
-  using Small = Table<kRows, true>;
-  return parts <= Small::kParts && tiles <= Small::kTiles;
-}
+  // Whether one table has all of it: a small one, or one of the others.
+  template <bool kSmall>
+  bool fits() const {
+    using One = Table<kRows, kSmall>;
+    return parts <= One::kParts && tiles <= One::kTiles;
+  }
+};
 
 // The most shares that a tile's parts are cut into, of up to so many fours of ranks of one part.
 template <typename AnyTable>
@@ -86,26 +95,13 @@ int most_shares(const AnyTable& table, int tiles, int fours) {
 
 // What shrink leaves at LoraArgs::inner for a layer that ends with it (LoraArgs::joined): a table's
 // parts, then its tiles, and from a multiple of 16 bytes on A x, (rows, inner_floats()).
-struct Joined {
-  static constexpr int kTileRows = 4;
-  int parts = 0, tiles = 0;
+constexpr int kJoinedTileRows = 4;
+struct Joined : TableSize<kJoinedTileRows> {
+  using TableSize::TableSize;
 
-  explicit Joined(const LoraArgs& args) {
-    for (const LoraRows& group : args.groups) {
-      const std::span<const LoraPart> of_group = args.parts_of(group);
-      if (of_group.empty()) continue;
-      parts += static_cast<int>(of_group.size());
-      tiles += ceil_div(static_cast<int>(group.rows.size()), kTileRows);
-    }
-  }
   int64_t table_bytes() const {
-    const size_t bytes = static_cast<size_t>(parts) * sizeof(Part) +
-                         static_cast<size_t>(tiles) * sizeof(Tile<kTileRows>);
+    const size_t bytes = parts * sizeof(Part) + tiles * sizeof(Tile<kJoinedTileRows>);
     return static_cast<int64_t>((bytes + 15) / 16 * 16);
-  }
-  bool fits_a_table() const {
-    using All = Table<kTileRows, false>;
-    return parts <= All::kParts && tiles <= All::kTiles;
   }
 };
 

@@ -129,8 +129,8 @@ inline JoinedLora lora_of(const LinearArgs& args, const Rows& x) {
   const auto* const table = reinterpret_cast<const std::byte*>(args.lora->inner);
   return {.table = table,
           .table_bytes = static_cast<int>(joined.table_bytes()),
-          .parts = joined.parts,
-          .tiles = joined.tiles,
+          .parts = static_cast<int>(joined.parts),
+          .tiles = static_cast<int>(joined.tiles),
           .stride = static_cast<int>(args.lora->inner_floats()),
           .inner = reinterpret_cast<const float*>(table + joined.table_bytes()),
           .rows = rows,

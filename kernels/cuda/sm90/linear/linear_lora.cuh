@@ -66,7 +66,7 @@ __device__ void load_lora(const LinearParams& params, const Shared<T>& shared) {
 template <typename T>
 __device__ __forceinline__ void add_lora(const LinearParams& params, const BlockCoord& block,
                                          const Shared<T>& shared) {
-  constexpr int kTileRows = sm80::lora::Joined::kTileRows, kRows = kLoraRows;
+  constexpr int kTileRows = sm80::lora::kJoinedTileRows, kRows = kLoraRows;
   constexpr int kShares = kTileRows / kRows;
   using Tile = sm80::Tile<kTileRows>;
   const auto* const parts = reinterpret_cast<const sm80::Part*>(shared.lora);

@@ -30,7 +30,7 @@ int64_t joined_floats(const LoraArgs& args) {
     return std::ranges::all_of(args.parts_of(group), takes);
   });
   const sm80::lora::Joined joined(args);
-  if (!layer || !parts || joined.tiles == 0 || !joined.fits_a_table()) {
+  if (!layer || !parts || joined.tiles == 0 || !joined.fits<false>()) {
     return 0;
   }
   return joined.table_bytes() / static_cast<int64_t>(sizeof(float)) +
