@@ -18,6 +18,7 @@
 #include "kernels/ops/head_norm_gate.h"
 #include "kernels/ops/head_rms_norm.h"
 #include "kernels/ops/headwise_linear.h"
+#include "kernels/ops/held_rows.h"
 #include "kernels/ops/hgrn_gate.h"
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/linear.h"
@@ -90,6 +91,7 @@ using AllOps = OpTable<EmbedKernel,             //
                        SoftCapKernel,           //
                        CausalConv1dKernel,      //
                        SelectiveScanKernel,     //
+                       HeldRowsKernel,          //
                        SsdKernel,               //
                        LinearRecurrenceKernel,  //
                        GatedRmsNormKernel,      //

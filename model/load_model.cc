@@ -5,6 +5,7 @@
 
 #include <stdexcept>
 
+#include "kernels/ops/held_rows.h"
 #include "model/families/family_list.h"
 
 namespace recurve {
@@ -29,6 +30,15 @@ void check_state_type(const Model& model, DType wanted) {
       "the states of this model ({}: {}) are vectors, which are stored in fp32: leave out "
       "that states be bf16",
       model.info().family, model.info().description));
+}
+
+// Nor has a model whose steps write all of their states.
+void check_written_every(const Model& model, int wanted) {
+  if (wanted <= 1 || model.state_layout().written_every() == wanted) return;
+  throw std::runtime_error(fmt::format(
+      "the states of this model ({}: {}) are written in each token: leave out that they be written "
+      "once in {}",
+      model.info().family, model.info().description, wanted));
 }
 
 constexpr size_t kMost = 200;  // characters
@@ -56,6 +66,10 @@ std::unique_ptr<const Model> load_model(Checkpoint& checkpoint, Backend& backend
 std::unique_ptr<const Model> load_model_of(std::span<const Family> families, Checkpoint& checkpoint,
                                            Backend& backend, const LoadOptions& options,
                                            const Checkpoint::Progress& progress) {
+  if (options.written_every < 1 || options.written_every > kMostHeldEvery) {
+    throw std::runtime_error(fmt::format("states can be written once in 1 to {} tokens, not in {}",
+                                         kMostHeldEvery, options.written_every));
+  }
   const auto& config = checkpoint.config();
   const std::string wanted = model_type_of(config);
   std::vector<std::string_view> supported;
@@ -68,6 +82,7 @@ std::unique_ptr<const Model> load_model_of(std::span<const Family> families, Che
       resolved.weights = options.weights.resolved(checkpoint);
       auto model = family.load(checkpoint, backend, resolved, progress);
       check_state_type(*model, options.state);
+      check_written_every(*model, options.written_every);
       return model;
     }
   }

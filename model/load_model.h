@@ -19,6 +19,9 @@ struct LoadOptions {
   // They are nearly all of a state. F32 or BF16. Stabilisers, normalisers, convolution windows and
   // the states of the vector cells stay in F32: few bytes, and what divides or exponentiates.
   DType state = DType::kF32;
+  // Rows from one writing of such a state to the next, see kernels/ops/held_rows.h. More than 1
+  // only for h of the state space duality, where the backend can.
+  int written_every = 1;
   // Of the keys and values of attention. F32 or BF16.
   DType kv = DType::kBF16;
 };

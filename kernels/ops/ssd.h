@@ -1,5 +1,6 @@
 #pragma once
 #include "kernels/ops/deferred_rms_norm.h"
+#include "kernels/ops/held_rows.h"
 #include "kernels/ops/op.h"
 #include "kernels/ops/ragged.h"
 #include "kernels/tensor.h"
@@ -24,6 +25,12 @@ namespace recurve {
 // takes the step form. So a prompt gives the same bits however it is split between calls, as long
 // as every call but the last brings a multiple of `chunk` rows.
 //
+// Where the state is written once in several rows (held_rows.h), h is the base, and next to it lie
+// u_j = dt_j x_j, B_j and a_j of the rows since; rows are numbered from the first of these. A step
+// computes y_t as the chunk form does, with (C_t . B_j) exp(S_tj) u_j[p] of each row, and every
+// so often h as
+//   h+ = exp(s_t) h + sum_{j <= t} exp(S_tj) u_j B_j^T
+//
 // With z, y_t[p] is silu(z_t[p]) times that: the gate before Mamba-2's norm.
 struct SsdArgs {
   Ragged seqs;
@@ -47,6 +54,12 @@ struct SsdArgs {
   const float* skip;     // (H), "D" in the checkpoints
   StateData h;           // (slots, H, P, N) state, read and written in place
   float* y;              // (rows, H, P), dense; does not overlap the inputs
+  // Of a state that is written once in several rows. Rows behind those that there are may hold
+  // anything.
+  HeldRows held = {};
+  float* held_u = nullptr;  // (slots, every - 1, H, P)
+  float* held_B = nullptr;  // (slots, every - 1, G, N)
+  float* held_a = nullptr;  // (slots, H, every - 1)
   // Instead of y where SsdOp::defers_norm says so: the norm (H, P) of the layer that reads y, and
   // what is left for that.
   const float* next_norm = nullptr;

@@ -15,6 +15,7 @@ void run(const HeadNormGateArgs& args, Stream& stream);
 void run(const SoftCapArgs& args, Stream& stream);
 void run(const CausalConv1dArgs& args, Stream& stream);
 void run(const SelectiveScanArgs& args, Stream& stream);
+void run(const HeldRowsArgs& args, Stream& stream);
 void run(const SsdArgs& args, Stream& stream);
 void run(const LinearRecurrenceArgs& args, Stream& stream);
 void run(const FeatureMapArgs& args, Stream& stream);

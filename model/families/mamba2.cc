@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "model/families/mamba_common.h"
+#include "model/layers/held_rows.h"
 #include "model/layers/ssd_mixer.h"
 #include "model/load_model.h"
 
@@ -102,6 +103,7 @@ Mamba2::Mamba2(Checkpoint& checkpoint, Backend& backend, const LoadOptions& opti
     : StateSpaceModel(backend), c_(read_mamba2_config(checkpoint)) {
   SsdMixerConfig& m = c_.mixer;
   m.state = options.state;
+  m.written_every = options.written_every;
   if (options.chunk > 0) c_.chunk = m.chunk = options.chunk;
   check_ssd_mixer(m, backend, "mamba2");
   const std::string prefix = load_outside(c_, checkpoint, backend, options.weights);
@@ -123,6 +125,7 @@ Mamba2::Mamba2(Checkpoint& checkpoint, Backend& backend, const LoadOptions& opti
 StateLayout Mamba2::state_layout() const {
   StateLayout layout;
   for (int b = 0; b < static_cast<int>(c_.layers); ++b) add_arrays(c_.mixer, b, layout);
+  add_held_rows(c_.mixer.written_every, layout);
   return layout;
 }
 
@@ -130,7 +133,8 @@ size_t Mamba2::arena_bytes(const StepLimits& limits) const {
   const auto bytes_for = [](int count, int64_t width) {
     return Arena::bytes_for(static_cast<size_t>(count) * static_cast<size_t>(width));
   };
-  size_t bytes = Residual::bytes_for(kernels_, limits.rows, c_.D) + bytes_for(limits.logits, c_.D);
+  size_t bytes = Residual::bytes_for(kernels_, limits.rows, c_.D) + bytes_for(limits.logits, c_.D) +
+                 bytes_of_held_rows(c_.mixer.written_every, limits);
   for (const int64_t width : SsdMixerScratch::widths(c_.mixer)) {
     bytes += bytes_for(limits.rows, width);
   }
@@ -149,9 +153,13 @@ void Mamba2::forward(const StepBatch& batch, const StatePool& states, Arena& are
                                 .xBC = take(rows, c_.mixer.conv_width()),
                                 .v = take(rows, c_.mixer.inner())};
   float* picked = take(batch.num_logits, c_.D);
+  const size_t arrays = state_arrays(c_.mixer);  // of a block
+  const HeldRows held = count_held_rows(c_.mixer.written_every, c_.mixer.chunk, batch.seqs, states,
+                                        arrays * blocks_.size(), kernels_, arena, stream);
   const auto mix = [&](size_t b, const Residual::Reader& next) {
-    ssd_mixer(c_.mixer, blocks_[b], batch.seqs, {states.array(2 * b), states.data(2 * b + 1)},
-              scratch, x, next, kernels_, stream);
+    ssd_mixer(c_.mixer, blocks_[b], batch.seqs,
+              SsdMixerState::of(c_.mixer, states, arrays * b, held), scratch, x, next, kernels_,
+              stream);
   };
   forward_through(blocks_, mix, c_, batch, x, picked, logits, stream);
 }

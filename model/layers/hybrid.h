@@ -12,6 +12,7 @@
 #include "model/layers/experts.h"
 #include "model/layers/feed_forward.h"
 #include "model/layers/head.h"
+#include "model/layers/held_rows.h"
 #include "model/layers/required_ops.h"
 #include "model/layers/ssd_mixer.h"
 #include "model/load_model.h"
@@ -97,6 +98,7 @@ struct HybridCall {
   const Ragged& seqs;
   const StatePool& states;
   size_t first;
+  HeldRows held;
   const std::vector<float*>& a;
   float* spare;
   int64_t width;
@@ -111,6 +113,11 @@ inline void check_mixer(const DeltaMixerConfig& c, Backend& backend, const std::
 inline void check_mixer(const SsdMixerConfig& c, Backend& backend, const std::string& family) {
   check_ssd_mixer(c, backend, family);
 }
+inline void set_written_every(DeltaMixerConfig&, int) {}
+inline void set_written_every(SsdMixerConfig& c, int every) { c.written_every = every; }
+inline int written_every(const DeltaMixerConfig&) { return 1; }
+inline int written_every(const SsdMixerConfig& c) { return c.written_every; }
+inline size_t state_arrays(const DeltaMixerConfig&) { return 2; }
 inline std::string heads_in_words(const DeltaMixerConfig& c) {
   return fmt::format("{} heads of {} x {}", c.H, c.DK, c.DV);
 }
@@ -129,8 +136,8 @@ inline void run_mixer(const DeltaMixerConfig& c, const DeltaMixerWeights& w, con
               h.stream);
 }
 inline void run_mixer(const SsdMixerConfig& c, const SsdMixerWeights& w, const HybridCall& h) {
-  ssd_mixer(c, w, h.seqs, {h.states.array(h.first), h.states.data(h.first + 1)},
-            {h.a[0], h.a[1], h.a[2]}, h.x, h.next, h.kernels, h.stream);
+  ssd_mixer(c, w, h.seqs, SsdMixerState::of(c, h.states, h.first, h.held), {h.a[0], h.a[1], h.a[2]},
+            h.x, h.next, h.kernels, h.stream);
 }
 
 // All of such a model but its config and the names of its tensors: a family fills tokens_, loads
@@ -140,7 +147,7 @@ class HybridModel : public Model {
  public:
   const ModelInfo& info() const override { return info_; }
 
-  // Two arrays a mixer or attention, and after them how far the session has come.
+  // Those of mixers and two an attention, and after them how far the session has come.
   StateLayout state_layout() const override {
     StateLayout layout;
     for (const HybridLayer& layer : c_.layers) {
@@ -149,6 +156,7 @@ class HybridModel : public Model {
     }
     layout.arrays.push_back(
         {.name = "position", .dtype = DType::kI32, .shape = {1}, .values = StateValues::kPosition});
+    add_held_rows(written_every(c_.mixer), layout);
     return layout;
   }
 
@@ -157,7 +165,8 @@ class HybridModel : public Model {
       return Arena::bytes_for(static_cast<size_t>(count) * static_cast<size_t>(width));
     };
     size_t bytes = Residual::bytes_for(kernels_, limits.rows, c_.D, c_.parallel()) +
-                   bytes_for(limits.logits, c_.D) + ExpertsScratch::bytes_for(c_.experts);
+                   bytes_for(limits.logits, c_.D) + ExpertsScratch::bytes_for(c_.experts) +
+                   bytes_of_held_rows(written_every(c_.mixer), limits);
     for (const int64_t width : widths_) bytes += bytes_for(limits.rows, width);
     return bytes;
   }
@@ -183,8 +192,10 @@ class HybridModel : public Model {
         .norm = &tokens_.norm, .W = tokens_.head_matrix(), .eps = c_.eps, .soft_cap = 0};
     embed(batch, x.x(), stream);
     kernels_.positions(
-        {.seqs = batch.seqs, .count = states.array<int32_t>(state_arrays()), .position = position},
+        {.seqs = batch.seqs, .count = states.array<int32_t>(layer_arrays()), .position = position},
         stream);
+    const HeldRows held = count_held_rows(written_every(c_.mixer), c_.mixer.chunk, batch.seqs,
+                                          states, layer_arrays() + 1, kernels_, arena, stream);
     size_t first = 0;  // of the layer's arrays of state
     for (size_t i = 0; i < layers_.size(); ++i) {
       const Weights& layer = layers_[i];
@@ -200,8 +211,8 @@ class HybridModel : public Model {
       if (layer.kind == HybridKind::kParallel) x.branch();
       if (mixes(layer.kind)) {
         run_mixer(c_.mixer, layer.mixer,
-                  {batch.seqs, states, first, a, hidden, c_.F, x, next, kernels_, stream});
-        first += 2;
+                  {batch.seqs, states, first, held, a, hidden, c_.F, x, next, kernels_, stream});
+        first += state_arrays(c_.mixer);
       }
       if (attends(layer.kind)) {
         attention(c_.attention, layer.attention, batch.seqs,
@@ -224,6 +235,7 @@ class HybridModel : public Model {
     if (options.chunk > 0) c_.mixer.chunk = options.chunk;
     c_.mixer.state = options.state;
     c_.attention.kv = options.kv;
+    set_written_every(c_.mixer, options.written_every);
     check_mixer(c_.mixer, backend, family);
     check_attention(c_.attention, backend, family);
     check_experts(c_.experts, backend, family);
@@ -277,9 +289,11 @@ class HybridModel : public Model {
  private:
   std::vector<int64_t> widths_;
 
-  size_t state_arrays() const {
+  // Of all layers' states.
+  size_t layer_arrays() const {
     const auto mixers = std::ranges::count_if(c_.layers, mixes, &HybridLayer::kind);
-    return 2 * static_cast<size_t>(mixers + c_.attention_layers());
+    return state_arrays(c_.mixer) * static_cast<size_t>(mixers) +
+           2 * static_cast<size_t>(c_.attention_layers());
   }
 
   std::string feed_forward_in_words() const {

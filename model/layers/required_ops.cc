@@ -41,6 +41,18 @@ DType require_state(const Backend& backend, std::string_view family, std::string
   return wanted;
 }
 
+void require_every(const Backend& backend, std::string_view family, std::string_view op,
+                   int wanted) {
+  Kernels::for_each_op([&](const char* name, auto member) {
+    const auto& found = backend.kernels().*member;
+    if (op != name || wanted <= found.most_every) return;
+    throw MissingKernels(
+        fmt::format("backend '{}' cannot write states of models of the family {} once in several "
+                    "tokens: its kernel of {}, '{}', writes them in each",
+                    backend.name(), family, op, found.implementation));
+  });
+}
+
 void refuse_sizes(const Backend& backend, std::string_view family, std::string_view op,
                   std::string_view implementation, std::string_view what) {
   throw MissingKernels(

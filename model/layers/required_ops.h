@@ -26,6 +26,11 @@ void require_ops(const Backend& backend, std::string_view family,
 DType require_state(const Backend& backend, std::string_view family, std::string_view op,
                     DType wanted);
 
+// The same for how often it is written, see kernels/ops/held_rows.h: throws MissingKernels if the
+// backend's kernel cannot do that.
+void require_every(const Backend& backend, std::string_view family, std::string_view op,
+                   int wanted);
+
 // Throws MissingKernels with one sentence: what the kernel of an op cannot take.
 [[noreturn]] void refuse_sizes(const Backend& backend, std::string_view family, std::string_view op,
                                std::string_view implementation, std::string_view what);

@@ -139,7 +139,11 @@ class SsdMixerStep {
                  .A = w_.A.data(),
                  .skip = w_.skip.data(),
                  .h = state_.h,
-                 .y = s_.v};
+                 .y = s_.v,
+                 .held = state_.held,
+                 .held_u = state_.held_u,
+                 .held_B = state_.held_B,
+                 .held_a = state_.held_a};
     DeferredRmsNorm deferred;
     if (c_.row_norm()) {
       deferred = defer_norm(kernels_, args, w_.out.matrix(), w_.gate_norm.data(), s_.v);
@@ -218,6 +222,7 @@ void check_ssd_mixer(const SsdMixerConfig& c, Backend& backend, std::string_view
   if (c.gate_norm && c.G > 1) require_ops(backend, family, {"gated_rms_norm"});
   if (!c.gate_norm || c.dt_scale != 1) require_ops(backend, family, {"activation"});
   require_state(backend, family, "ssd", c.state);
+  require_every(backend, family, "ssd", c.written_every);
   require_sizes(backend, family,
                 SsdArgs{.H = static_cast<int>(c.H),
                         .P = static_cast<int>(c.P),
@@ -227,10 +232,33 @@ void check_ssd_mixer(const SsdMixerConfig& c, Backend& backend, std::string_view
                         .h = {nullptr, c.state}});
 }
 
+SsdMixerState SsdMixerState::of(const SsdMixerConfig& c, const StatePool& states, size_t first,
+                                const HeldRows& held) {
+  SsdMixerState state{.conv = states.array(first), .h = states.data(first + 1), .held = held};
+  if (c.written_every > 1) {
+    state.held_u = states.array(first + 2);
+    state.held_B = states.array(first + 3);
+    state.held_a = states.array(first + 4);
+  }
+  return state;
+}
+
+size_t state_arrays(const SsdMixerConfig& c) { return c.written_every > 1 ? 5 : 2; }
+
 void add_arrays(const SsdMixerConfig& c, int layer, StateLayout& layout) {
   layout.arrays.push_back({.name = "conv", .layer = layer, .shape = {c.conv_width(), c.width - 1}});
   layout.arrays.push_back(
       {.name = "h", .layer = layer, .dtype = c.state, .shape = {c.H, c.P, c.N}});
+  if (c.written_every == 1) return;
+  layout.arrays.back().written_every = c.written_every;
+  const int64_t rows = c.written_every - 1;
+  const auto next_to_h = [&](const char* name, std::vector<int64_t> shape) {
+    layout.arrays.push_back(
+        {.name = name, .layer = layer, .shape = std::move(shape), .growth = StateGrowth::kRing});
+  };
+  next_to_h("u", {rows, c.H, c.P});
+  next_to_h("B", {rows, c.G, c.N});
+  next_to_h("a", {c.H, rows});
 }
 
 void ssd_mixer(const SsdMixerConfig& config, const SsdMixerWeights& weights, const Ragged& seqs,

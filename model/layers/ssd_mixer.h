@@ -27,6 +27,7 @@ struct SsdMixerConfig {
   float out_scale = 1;        // of what out_proj reads
   int chunk = 0;              // the grid of prompts
   DType state = DType::kF32;  // of h
+  int written_every = 1;      // h: HeldRows::every
 
   int64_t inner() const { return H * P; }
   int64_t conv_width() const { return inner() + 2 * G * N; }
@@ -68,15 +69,25 @@ struct SsdMixerScratch {
 
 // The state of one layer.
 struct SsdMixerState {
-  float* conv;  // (slots, conv_width, width - 1)
-  StateData h;  // (slots, H, P, N)
+  float* conv;    // (slots, conv_width, width - 1)
+  StateData h;    // (slots, H, P, N)
+  HeldRows held;  // next to h, as in SsdArgs
+  float* held_u = nullptr;
+  float* held_B = nullptr;
+  float* held_a = nullptr;
+
+  // first: the first of the layer's arrays.
+  static SsdMixerState of(const SsdMixerConfig& config, const StatePool& states, size_t first,
+                          const HeldRows& held);
 };
 
 // Throws MissingKernels if the backend cannot compute it.
 void check_ssd_mixer(const SsdMixerConfig& config, Backend& backend, std::string_view family);
 
-// The arrays of a layer's state: conv, then h.
+// The arrays of a layer's state: conv, then h, and where that is written once in several rows what
+// lies next to it.
 void add_arrays(const SsdMixerConfig& config, int layer, StateLayout& layout);
+size_t state_arrays(const SsdMixerConfig& config);
 
 // x += Wout(gated norm of the state space's outputs), or of these gated alone. next: the layer that
 // reads x after it.

@@ -28,6 +28,7 @@ enum class StateGrowth {
 enum class StateValues {
   kFinite,    // neither NaN nor infinite; of integers, any
   kPosition,  // I32: the tokens that the state has absorbed
+  kHeldRows,  // I32: rows that lie next to the state, fewer than StateArray::written_every
 };
 
 // One array of a sequence's state, by the name and logical shape that snapshots carry.
@@ -39,6 +40,7 @@ struct StateArray {
   std::string piece = std::string(kRecurrentPiece);  // of the state, that it lies in
   StateValues values = StateValues::kFinite;
   StateGrowth growth = StateGrowth::kFixed;
+  int written_every = 1;  // rows from one writing of it to the next: kernels/ops/held_rows.h
 
   bool per_token() const { return growth == StateGrowth::kPerToken; }
   size_t elements() const {
@@ -74,6 +76,12 @@ struct StateLayout {
     return counts ? std::numeric_limits<int32_t>::max() - kOfSteps : kMostExact;
   }
 
+  // Tokens from one writing of the states that are matrices to the next.
+  int written_every() const {
+    int most = 1;
+    for (const StateArray& array : arrays) most = std::max(most, array.written_every);
+    return most;
+  }
   bool grows() const { return std::ranges::any_of(arrays, &StateArray::per_token); }
   static int64_t pages(int64_t tokens) {
     return tokens / kPageTokens + (tokens % kPageTokens > 0 ? 1 : 0);

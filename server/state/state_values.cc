@@ -47,6 +47,11 @@ void check_array(const StateArray& array, std::span<const std::byte> numbers, in
   for (; !numbers.empty(); numbers = numbers.subspan(sizeof(int32_t))) {
     int32_t counted = 0;
     std::memcpy(&counted, numbers.data(), sizeof counted);
+    if (array.values == StateValues::kHeldRows) {
+      if (counted >= 0 && counted < array.written_every) continue;
+      refuse("its array \"{}\" must be in [0, {}), got {}", array.name, array.written_every,
+             counted);
+    }
     if (counted == position) continue;
     refuse("its array \"{}\" must be {}, the number of its tokens, got {}", array.name, position,
            counted);

@@ -30,6 +30,7 @@ struct DriftOptions {
   std::string weights = "auto", head_weights, against_weights = "auto";
   ActivationType activations = ActivationType::kF32;
   bool bf16_state = false, f32_kv = false;
+  int written_every = 1;
   int tokens = 10000, rows = 1;
   double within = 0;
 };
@@ -147,6 +148,7 @@ double compare(const DriftOptions& o, const std::string& directory, Report& repo
   Decoder device(directory, o.device, o.activations,
                  {.weights = WeightFormats::named(o.weights, o.head_weights),
                   .state = o.bf16_state ? DType::kBF16 : DType::kF32,
+                  .written_every = o.written_every,
                   .kv = o.f32_kv ? DType::kF32 : DType::kBF16},
                  o.tokens, o.rows);
   Decoder against(directory, o.against, ActivationType::kF32,
@@ -224,6 +226,8 @@ void add_drift(CLI::App& app, const bool& json) {
   drift->add_option("--device", o->device, "cpu, cuda:N or reference")->capture_default_str();
   add_activations(*drift, o->activations);
   drift->add_flag("--bf16-state", o->bf16_state, "Store matrix states in bf16 on --device");
+  drift->add_option("--written-every", o->written_every,
+                    "Tokens from one writing of a matrix state to the next on --device");
   drift->add_flag("--f32-kv", o->f32_kv, "Store keys and values of attention in f32 on --device");
   drift
       ->add_option("--weights", o->weights,

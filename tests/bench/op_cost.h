@@ -31,9 +31,9 @@ inline double bytes_of(const Matrix& m) {
 }
 // Of `each` floats.
 inline double floats(double count, double each = 1) { return 4 * count * each; }
-// Of the states of these sequences, `each` values a sequence.
-inline double state(const Ragged& seqs, double each, DType type = DType::kF32) {
-  return 2 * static_cast<double>(size_of(type)) * seqs.num_seqs * each;
+// Of the states of these sequences, `each` values a sequence, written once in `every` rows.
+inline double state(const Ragged& seqs, double each, DType type = DType::kF32, int every = 1) {
+  return (1 + 1.0 / every) * static_cast<double>(size_of(type)) * seqs.num_seqs * each;
 }
 
 inline OpCost cost_of(const EmbedArgs& a) {
@@ -103,7 +103,11 @@ inline OpCost cost_of(const SsdArgs& a) {
   const double channels = 1.0 * a.H * a.P, z = a.z == nullptr ? 0 : channels;
   return {fmt::format("{}x{}x{}", a.H, a.P, a.N),
           floats(a.seqs.rows, 2 * channels + z + 2.0 * a.G * a.N + a.H) +
-              state(a.seqs, channels * a.N, a.h.dtype)};
+              state(a.seqs, channels * a.N, a.h.dtype, a.held.every) +
+              floats(a.seqs.num_seqs * (a.held.every - 1) / 2.0, channels + a.G * a.N + a.H)};
+}
+inline OpCost cost_of(const HeldRowsArgs& a) {
+  return {fmt::format("{}", a.every), floats(3, a.seqs.num_seqs)};
 }
 inline OpCost cost_of(const LinearRecurrenceArgs& a) {
   return {fmt::format("{}", a.D), floats(a.seqs.rows, 3.0 * a.D) + state(a.seqs, a.D)};

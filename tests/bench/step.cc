@@ -68,7 +68,7 @@ struct StepOptions {
   SamplingParams sampling;
   std::vector<int> batch = {1, 8, 32};
   int rows = 1, rows_per_step = 0, context = 0, adapters = 0, rank = 16;
-  bool bf16_adapters = false;
+  bool bf16_adapters = false, together = false;
   bool recorded = true, sampled = true, ops = false, kernel_trace = false;
   double bandwidth = 0;
   double seconds = 1;
@@ -169,6 +169,20 @@ void add_adapters(const StepOptions& o, double time, double without, nlohmann::o
   (*row)["percent_longer"] = 100 * (time / without - 1);
 }
 
+// What a step reads and writes of a state that does not grow: all of it both, but what is written
+// once in several rows, and the rows next to that, of which half are there.
+double moved_bytes(const StateLayout& layout) {
+  const bool holds_rows = std::ranges::find(layout.arrays, StateValues::kHeldRows,
+                                            &StateArray::values) != layout.arrays.end();
+  double sum = 0;
+  for (const StateArray& array : layout.arrays) {
+    if (array.per_token()) continue;
+    const bool row = holds_rows && array.growth == StateGrowth::kRing;
+    sum += (row ? 0.5 : 1 + 1.0 / array.written_every) * static_cast<double>(array.bytes());
+  }
+  return sum;
+}
+
 void run(const StepOptions& o, bool json) {
   o.model.check("step");
   const bool on_cpu = o.model.device == "cpu";
@@ -183,7 +197,7 @@ void run(const StepOptions& o, bool json) {
     throw std::runtime_error(
         "step: --context is for models with attention: states of this one have one size");
   }
-  const double state = static_cast<double>(layout.bytes());
+  const double state = moved_bytes(layout);
   // Keys and values that one step reads: of a prompt, those before it.
   const double read_rows = static_cast<double>(layout.page_bytes()) / kPageTokens * o.context;
   Report report(json);
@@ -207,6 +221,7 @@ void run(const StepOptions& o, bool json) {
   for (const int sequences : o.batch) {
     const auto sampling = o.sampled ? std::optional(o.sampling) : std::nullopt;
     StepBench bench(*model, backend, sequences, o.rows, rows_per_step, sampling, o.context);
+    if (o.together) bench.write_together();
     std::optional<StepBench> base;
     if (!adapters.empty()) {
       base.emplace(*model, backend, sequences, o.rows, rows_per_step, sampling, o.context);
@@ -223,7 +238,7 @@ void run(const StepOptions& o, bool json) {
     std::vector<OpCall> ops = ops_of(bench, o.ops ? 3 : 1);
     const StepWork work = work_of(ops, on_cpu);
     const double bytes = static_cast<double>(model->info().weight_bytes) - work.unread +
-                         (2 * state + read_rows) * static_cast<double>(sequences);
+                         (state + read_rows) * static_cast<double>(sequences);
     nlohmann::ordered_json row{{"bench", "step"},
                                {"device", o.model.device},
                                {"weights", o.model.weights},
@@ -233,6 +248,7 @@ void run(const StepOptions& o, bool json) {
                                {"rows_per_step", rows_per_step},
                                {"context", o.context},
                                {"state", o.model.bf16_state ? "bf16" : "f32"},
+                               {"written_every", bench.period()},
                                {"ms", time * 1e3},
                                {"tok_per_s", sequences * o.rows / time},
                                {"GB_per_s", bytes / time / 1e9}};
@@ -280,6 +296,9 @@ void add_step(CLI::App& app, const bool& json) {
       ->check(CLI::Range(int64_t{1}, kMostLoraRank))
       ->capture_default_str();
   step->add_flag("--bf16-adapters", options->bf16_adapters, "Store --adapters in bf16, not in f32");
+  step->add_flag("--together", options->together,
+                 "States that are written once in several steps are so in the same one, as of "
+                 "sequences that began together; otherwise as of sequences of all lengths");
   step->add_flag("--ops", options->ops, "Also print the time of each op within the step; cpu only");
   step->add_flag("!--no-graph", options->recorded, "Launch every op instead of a CUDA graph");
 #ifdef RECURVE_KERNEL_TRACE

@@ -24,7 +24,7 @@ struct ModelOptions {
   std::string config, model;
   bool random = false, bf16_state = false, f32_kv = false, map_weights = false;
   std::string device = "cpu", weights = "auto", head_weights;
-  int threads = 0, layers = 0;
+  int threads = 0, layers = 0, written_every = 1;
   ActivationType activations = ActivationType::kF32;
 
   std::unique_ptr<Backend> backend() const { return make_backend(device, threads, activations); }
@@ -41,6 +41,7 @@ struct ModelOptions {
     return load_model(checkpoint, backend,
                       {.weights = WeightFormats::named(weights, head_weights),
                        .state = bf16_state ? DType::kBF16 : DType::kF32,
+                       .written_every = written_every,
                        .kv = f32_kv ? DType::kF32 : DType::kBF16});
   }
 
@@ -85,6 +86,11 @@ inline void add_model_options(CLI::App& command, ModelOptions& options) {
                      "Format of the embedding and the head; default: as --weights");
   add_activations(command, options.activations);
   command.add_flag("--bf16-state", options.bf16_state, "Store matrix states in bf16");
+  command
+      .add_option("--written-every", options.written_every,
+                  "Tokens from one writing of a matrix state to the next, where kernels "
+                  "can do that")
+      ->capture_default_str();
   command.add_flag("--f32-kv", options.f32_kv, "Store keys and values of attention in f32");
 }
 
@@ -122,6 +128,7 @@ class StepBench {
       table_.begin(slots.back(), sampling, {}, staging_, *stream_);
     }
     pool_.wait_for_copies();
+    spread();
     for (const StateSlot& slot : slots_) CHECK(pool_.grow(slot, 0, context + rows));
     table_rows_.resize(pool_.table_words());
     pool_.send_table(table_rows_);
@@ -141,7 +148,17 @@ class StepBench {
   }
 
   // The same again, as what was measured -> seconds.
-  double again() { return seconds_of_step(); }
+  double again() {
+    double sum = 0;
+    for (int i = 0; i < period_; ++i) sum += seconds_of_step();
+    return sum / period_;
+  }
+
+  int period() const { return period_; }  // steps from one writing of a state to the next
+  // States that are written once in several rows are so in the same step, all of them.
+  void write_together() {
+    put_held_rows([](int32_t) { return 0; });
+  }
 
   // From now on sequence s has the adapter of number s, from the first again after the last.
   void set_adapters(const AdapterTargets& targets, std::vector<AdapterPtr> adapters) {
@@ -149,16 +166,17 @@ class StepBench {
     adapter_rows_.emplace(targets, backend_, most_rows());
   }
 
-  // The median of what all steps take, which are made for so long, three times at least. recorded:
-  // they are replayed. between: is called before each time, and not counted.
+  // The median of what all steps take, which are made for so long, three times at least. Where
+  // states are written once in several steps, of the mean of as many. recorded: they are replayed.
+  // between: is called before each time, and not counted.
   double median_seconds(
       double seconds, bool recorded = true, const std::function<void()>& between = [] {}) {
     seconds_of_step();  // warm-up
     if (recorded) recording_ = backend_.record([this] { compute(); }, *stream_);
     std::vector<double> times;
-    for (double sum = 0; sum < seconds || times.size() < 3; sum += times.back()) {
+    for (double sum = 0; sum < seconds || times.size() < 3; sum += period_ * times.back()) {
       between();
-      times.push_back(seconds_of_step());
+      times.push_back(again());
     }
     return median(times);
   }
@@ -174,6 +192,25 @@ class StepBench {
     }
     stream_->wait();
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  }
+
+  // count: rows next to the state of a sequence.
+  template <typename Count>
+  void put_held_rows(const Count& count) {
+    const auto& arrays = pool_.layout().arrays;
+    for (size_t a = 0; a < arrays.size(); ++a) {
+      if (arrays[a].values != StateValues::kHeldRows) continue;
+      period_ = arrays[a].written_every;
+      for (const StateSlot& slot : slots_) {
+        const int32_t rows = count(slot.id()) % period_;
+        backend_.upload(pool_.array<int32_t>(a) + slot.id(), &rows, sizeof(rows), *stream_);
+        stream_->wait();
+      }
+    }
+  }
+  // As sequences of all lengths have them.
+  void spread() {
+    put_held_rows([](int32_t slot) { return slot; });
   }
 
   // The states have absorbed what they had at first.
@@ -258,6 +295,7 @@ class StepBench {
   std::span<const SampleRow> samples_;
   std::vector<Buffer> inputs_;
   std::vector<StateSlot> slots_;
+  int period_ = 1;
   std::vector<StepBatch> batches_;
   std::vector<AdapterPtr> adapters_;  // none: no row has one
   std::optional<AdapterRows> adapter_rows_;

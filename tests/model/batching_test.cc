@@ -95,14 +95,19 @@ TEST_P(BatchingTest, NeighboursAndSlotsChangeNothing) {
   }
 }
 
+std::string name_of_case(const ::testing::TestParamInfo<BatchingTest::ParamType>& info) {
+  std::string name = std::get<0>(info.param).directory + "_" + std::get<1>(info.param);
+  for (char& c : name) c = c == '/' || c == ':' ? '_' : c;
+  return name;
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, BatchingTest,
                          ::testing::Combine(::testing::ValuesIn(model_cases()),
                                             ::testing::ValuesIn(all_devices())),
-                         [](const auto& info) {
-                           std::string name =
-                               std::get<0>(info.param).directory + "_" + std::get<1>(info.param);
-                           for (char& c : name) c = c == '/' || c == ':' ? '_' : c;
-                           return name;
-                         });
+                         name_of_case);
+INSTANTIATE_TEST_SUITE_P(HeldRows, BatchingTest,
+                         ::testing::Combine(::testing::ValuesIn(held_model_cases()),
+                                            ::testing::ValuesIn(holding_devices())),
+                         name_of_case);
 
 }  // namespace recurve::testing::batching_test

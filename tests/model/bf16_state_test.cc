@@ -80,6 +80,24 @@ INSTANTIATE_TEST_SUITE_P(Families, Bf16StateTest, ::testing::ValuesIn(kCases),
                            return name;
                          });
 
+// States that are written once in several tokens: refused where they cannot be.
+std::string refusal_of(const char* directory, int written_every) {
+  try {
+    ModelRunner runner({directory, DType::kF32, written_every}, "reference");
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(WrittenEveryTest, IsRefusedWhereItCannotBe) {
+  EXPECT_EQ(refusal_of("mamba2/hf", 8), "");
+  EXPECT_THAT(refusal_of("mamba2/hf", 9), HasSubstr("once in 1 to 8 tokens, not in 9"));
+  EXPECT_THAT(refusal_of("xlstm/single", 4), HasSubstr("are written in each token"));
+  if (!why_unusable("cpu").empty()) GTEST_SKIP();
+  EXPECT_THROW(ModelRunner({"mamba2/hf", DType::kF32, 4}, "cpu"), MissingKernels);
+}
+
 TEST(Bf16StateRefusalTest, OfAModelWithoutMatrices) {
   try {
     ModelRunner runner({"rnn/lstm", DType::kF32}, "reference", 0, 1, DType::kBF16);

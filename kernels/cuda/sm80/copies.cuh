@@ -9,6 +9,13 @@ __device__ inline void copy_16_bytes(uint32_t to, const void* from, int bytes = 
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
                : "memory");
 }
+// Copies 8 or 16 bytes, from an address that is a multiple of as many.
+template <int kBytes>
+__device__ inline void copy_bytes(uint32_t to, const void* from) {
+  if constexpr (kBytes == 16) return copy_16_bytes(to, from);
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(kBytes)
+               : "memory");
+}
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 // Until only the last kLeft groups of copies are under way.

@@ -22,6 +22,7 @@ void run(const LinearRecurrenceArgs& args, Stream& stream);
 void run(const GatedRmsNormArgs& args, Stream& stream);
 void run(const GlaArgs& args, Stream& stream);
 void run(const GlaGateArgs& args, Stream& stream);
+void run(const HeldRowsArgs& args, Stream& stream);
 void run(const HgrnGateArgs& args, Stream& stream);
 void run(const HeadRmsNormArgs& args, Stream& stream);
 void run(const PositionsArgs& args, Stream& stream);

@@ -23,6 +23,7 @@ struct Family {
   Ops (*ops)(std::mt19937_64&);
   Ops (*large)(std::mt19937_64&);            // worth splitting; sizes of public models
   Ops (*with_chunk)(int, std::mt19937_64&);  // the same op with this chunk; null: no chunks
+  bool holds_rows = false;                   // which the CPU does not
 };
 
 inline Ops conv_ops(std::mt19937_64& random) {
@@ -95,6 +96,25 @@ inline Ops ssd_ops(std::mt19937_64& random) {
     ops.push_back(with_unit(ssd_op({2, 16, 16, 1, 16, 0, kNoLimit, dt, 1}, random), dt));
   }
   return ops;
+}
+
+inline SsdSize written_once_in(int every, SsdSize size) {
+  size.every = every;
+  return size;
+}
+inline Ops held_ssd_ops(std::mt19937_64& random) {
+  constexpr float kNoLimit = std::numeric_limits<float>::infinity();
+  return {
+      ssd_op(written_once_in(2, {1, 1, 1}), random),
+      ssd_op(written_once_in(3, {6, 5, 33, 3, 16}), random),
+      ssd_op(written_once_in(8, {2, 70, 128, 1, 16}), random),
+      ssd_op(written_once_in(5, {1, 3, 260, 1, 16}), random),
+      ssd_op(written_once_in(4, {3, 7, 3, 1, 1}), random),
+      ssd_op(written_once_in(8, {2, 5, 16, 1, 1, 0, kNoLimit, -2, 2, true}), random),
+      ssd_op(written_once_in(8, {3, 16, 128, 1, 16, 0, kNoLimit, -2, 2, true, true}), random),
+      ssd_op(written_once_in(7, {4, 64, 64, 2, 64, 0, kNoLimit, -2, 2, true, true}), random),
+      ssd_op(written_once_in(8, {2, 64, 128, 1, 1, 0, kNoLimit, -2, 2, true, true}), random),
+      ssd_op(written_once_in(8, {6, 64, 128, 3, 128, 0, kNoLimit, -2, 2, false, true}), random)};
 }
 
 inline Ops linear_recurrence_ops(std::mt19937_64&) {
@@ -299,6 +319,16 @@ inline const std::vector<Family>& families() {
                     ssd_op({2, 64, 128, 1, 64, 0, 1, -2, 2, true, true}, r)};
        },
        [](int chunk, Random& r) { return Ops{ssd_op({2, 16, 40, 1, chunk}, r)}; }},
+      {"held_ssd", held_ssd_ops,
+       [](Random& r) {
+         return Ops{ssd_op(written_once_in(8, {5, 40, 64, 1, 32}), r),
+                    ssd_op(written_once_in(8, {2, 64, 128, 1, 64, 0, 1, -2, 2, true, true}), r)};
+       },
+       [](int chunk, Random& r) {
+         return Ops{ssd_op(written_once_in(4, {2, 16, 40, 1, chunk}), r),
+                    ssd_op(written_once_in(8, {2, 16, 128, 1, chunk, 0, 1, -2, 2, true, true}), r)};
+       },
+       true},
       {"linear_recurrence", linear_recurrence_ops,
        [](Random&) { return Ops{linear_recurrence_op({3000, 32})}; }, nullptr},
       // With one head also by columns.

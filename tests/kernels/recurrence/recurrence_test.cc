@@ -222,6 +222,7 @@ TEST_P(RecurrenceTest, ABf16StateIsTheFp32OneRoundedAfterEachChunk) {
       const int L = 3 * g + 1;  // the last row by itself, as a decode is
       const std::vector<float> x = op.inputs(L, random);
       std::vector<float> start = op.start(random);
+      if (op.taken_in) start = op.taken_in(start);  // rounds once more than after each chunk
       put_extremes(op, start);
       round_state(op, start);
       RecurrenceResult wanted{{}, start};
@@ -265,6 +266,7 @@ TEST_P(OutgrownStatesTest, DecodesAreWhatEachIsAlone) {
   const Ops all = {
       mlstm_op({8, 256, 512, 64}), gla_op({4, 256, 512, 32}, random),
       ssd_op({80, 64, 128, 1, 64, 0, 1, -2, 2, true, true}, random),
+      ssd_op({80, 64, 128, 1, 64, 0, 1, -2, 2, true, true, 8}, random),
       delta_rule_op({4, 1, 256, 512, 32, DeltaDecay::kToken, DeltaRows::kUsual, true})};
   for (const bool bf16 : {false, true}) {
     for (const RecurrenceOp& op : bf16 ? in_bf16(all) : all) {
@@ -346,6 +348,7 @@ std::vector<Case> cases(const std::vector<DeviceUnderTest>& devices) {
   std::vector<Case> all;
   for (const Family& family : families()) {
     for (const DeviceUnderTest& device : devices) {
+      if (family.holds_rows && std::string_view(device.device).starts_with("cpu")) continue;
       all.push_back({family, device});
     }
   }

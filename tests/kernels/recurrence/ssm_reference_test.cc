@@ -221,6 +221,37 @@ TEST(SsmReference, Ssd) {
   }
 }
 
+TEST(SsmReference, SsdWrittenOnceInSeveralRows) {
+  KernelDevice device("reference");
+  std::mt19937_64 random(13);
+  for (const int every : {2, 3, 8}) {
+    for (SsdSize c : {SsdSize{4, 5, 16}, {6, 3, 7, 3}, {4, 4, 4, 4}}) {
+      for (const int chunk : {1, 4, 16}) {
+        c.chunk = chunk;
+        c.every = every;
+        c.gate = every == 3;
+        const RecurrenceOp op = ssd_op(c, random);
+        const auto h_of = [&](const std::vector<float>& state) {
+          std::vector<float> taken = op.taken_in(state);
+          taken.resize(static_cast<size_t>(op.state[0]));
+          return taken;
+        };
+        for_each_start(op, random, {1, 2, 21}, [&](auto& x, auto& start, const auto& what) {
+          const RecurrenceResult found = run_alone(device, op, x, start);
+          expect_close({found.y, h_of(found.state)}, ssd_oracle(c, op, x, h_of(start)), kTolerance,
+                       what);
+        });
+        // One row after the other, over several writings of the base.
+        const std::vector<float> x = op.inputs(3 * every + 1, random), start = op.start(random);
+        const std::vector<int> ones(static_cast<size_t>(3 * every + 1), 1);
+        const RecurrenceResult found = run_split(device, op, x, start, ones);
+        expect_close({found.y, h_of(found.state)}, ssd_oracle(c, op, x, h_of(start)), kTolerance,
+                     op.name);
+      }
+    }
+  }
+}
+
 TEST(SsmReference, LinearRecurrence) {
   KernelDevice device("reference");
   std::mt19937_64 random(4);

@@ -423,5 +423,9 @@ INSTANTIATE_TEST_SUITE_P(Families, Invariants,
                          ::testing::Combine(::testing::ValuesIn(model_cases()),
                                             ::testing::ValuesIn(all_devices())),
                          name_of_case);
+INSTANTIATE_TEST_SUITE_P(HeldRows, Invariants,
+                         ::testing::Combine(::testing::ValuesIn(held_model_cases()),
+                                            ::testing::ValuesIn(holding_devices())),
+                         name_of_case);
 
 }  // namespace recurve::testing::invariants_test

@@ -437,6 +437,15 @@ TEST_F(StateNumbers, CountWhatWasAbsorbed) {
   }
 }
 
+TEST_F(StateNumbers, CountRowsNextToAState) {
+  header_.layout.arrays[2].values = StateValues::kHeldRows;
+  header_.layout.arrays[2].written_every = 8;
+  for (const int32_t good : {0, 1, 7}) EXPECT_EQ(refusal_with(good, kPosition), "");
+  for (const int32_t bad : {-1, INT32_MIN, 8, 4711, INT32_MAX}) {
+    EXPECT_THAT(refusal_with(bad, kPosition), HasSubstr("\"position\" must be in [0, 8), got"));
+  }
+}
+
 TEST_F(StateNumbers, AreIdsOfTheVocabulary) {
   EXPECT_EQ(refusal(header_), "");
   StateHeader bad = header_;

@@ -24,6 +24,7 @@ namespace recurve::testing {
 struct ModelCase {
   std::string directory;  // under tests/golden
   DType weights;          // as stored, so that nothing is rounded
+  int written_every = 1;  // LoadOptions
 };
 
 // Whether a checkpoint has weights in bf16. directory: under tests/golden.
@@ -57,19 +58,35 @@ inline const std::vector<ModelCase>& model_cases() {
   return kCases;
 }
 
+// Some whose states are written once in several rows, where the backend can do that.
+inline const std::vector<ModelCase>& held_model_cases() {
+  static const std::vector<ModelCase> kCases = {
+      {"mamba2/groups", DType::kF32, 3},          {"mamba2/bf16", DType::kBF16, 8},
+      {"granite_hybrid/pattern", DType::kF32, 4}, {"nemotron_h/groups", DType::kF32, 2},
+      {"falcon_h1/pattern", DType::kF32, 8},
+  };
+  return kCases;
+}
+inline std::vector<std::string> holding_devices() {
+  std::vector<std::string> devices = all_devices();
+  std::erase_if(devices, [](const std::string& device) { return device.starts_with("cpu"); });
+  return devices;
+}
+
 // A model on a backend with everything it needs to run, and no engine.
 class ModelRunner {
  public:
   ModelRunner(const ModelCase& model_case, const std::string& device, int chunk = 0,
               int threads = 2, DType state = DType::kF32)
       : ModelRunner(golden_dir() / model_case.directory, model_case.weights, device, chunk, threads,
-                    state) {}
+                    state, false, ActivationType::kF32, model_case.written_every) {}
   ModelRunner(const std::filesystem::path& directory, const WeightFormats& weights,
               const std::string& device, int chunk = 0, int threads = 2, DType state = DType::kF32,
-              bool mapped = false, ActivationType narrowest = ActivationType::kF32)
+              bool mapped = false, ActivationType narrowest = ActivationType::kF32,
+              int written_every = 1)
       : backend_(make_backend(device, threads, narrowest)),
         stream_(backend_->make_stream()),
-        model_(load(directory, weights, *backend_, chunk, state, mapped, &targets_)),
+        model_(load(directory, weights, *backend_, chunk, state, mapped, &targets_, written_every)),
         pool_(*backend_, model_->state_layout(), kSlots, *stream_, nullptr, {kPages, kMostTokens}),
         arena_(*backend_, model_->arena_bytes({.rows = kMaxRows, .logits = kMaxRows})) {}
 
@@ -152,18 +169,24 @@ class ModelRunner {
 
   static std::unique_ptr<const Model> load(const ModelCase& model_case, Backend& backend, int chunk,
                                            DType state = DType::kF32) {
-    return load(golden_dir() / model_case.directory, model_case.weights, backend, chunk, state);
+    return load(golden_dir() / model_case.directory, model_case.weights, backend, chunk, state,
+                false, nullptr, model_case.written_every);
   }
   static std::unique_ptr<const Model> load(const std::filesystem::path& directory,
                                            const WeightFormats& weights, Backend& backend,
                                            int chunk, DType state = DType::kF32,
                                            bool mapped = false,
-                                           std::shared_ptr<const AdapterTargets>* targets = {}) {
+                                           std::shared_ptr<const AdapterTargets>* targets = {},
+                                           int written_every = 1) {
     Checkpoint checkpoint = Checkpoint::open(directory);
     if (mapped) checkpoint.map_weights();
     if (targets != nullptr) *targets = checkpoint.shared_adapter_targets();
     return load_model(checkpoint, backend,
-                      {.weights = weights, .chunk = chunk, .state = state, .kv = DType::kF32});
+                      {.weights = weights,
+                       .chunk = chunk,
+                       .state = state,
+                       .written_every = written_every,
+                       .kv = DType::kF32});
   }
 
  private:
@@ -245,11 +268,13 @@ struct LoadedModel {
 inline LoadedModel& loaded_model(const ModelCase& model_case, const std::string& device) {
   static auto& all = *new std::map<std::string, LoadedModel>;
   const std::string name =
-      fmt::format("{} {} {}", model_case.directory, static_cast<int>(model_case.weights), device);
+      fmt::format("{} {} {} {}", model_case.directory, static_cast<int>(model_case.weights),
+                  model_case.written_every, device);
   if (!all.contains(name)) {
     LoadedModel loaded{make_backend(device, 2), nullptr};
-    loaded.model = ModelRunner::load(golden_dir() / model_case.directory, model_case.weights,
-                                     *loaded.backend, 0, DType::kF32, false, &loaded.targets);
+    loaded.model =
+        ModelRunner::load(golden_dir() / model_case.directory, model_case.weights, *loaded.backend,
+                          0, DType::kF32, false, &loaded.targets, model_case.written_every);
     all[name] = std::move(loaded);
   }
   return all[name];

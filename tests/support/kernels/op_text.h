@@ -84,7 +84,13 @@ inline std::string text_of(const SelectiveScanArgs& a) {
 inline std::string text_of(const SsdArgs& a) {
   return values_text(a.seqs, a.H, a.P, a.N, a.G, a.chunk, a.dt_min, a.dt_max, a.xBC_stride,
                      a.dt_stride, a.z_stride, a.x, a.B, a.C, a.dt, a.z, a.dt_bias, a.A, a.skip, a.h,
-                     a.y, a.next.x == nullptr ? nullptr : a.next_norm, a.next);
+                     a.y, a.next.x == nullptr ? nullptr : a.next_norm, a.next) +
+         (a.held.every == 1
+              ? ""
+              : values_text(a.held.every, a.held.before, a.held_u, a.held_B, a.held_a));
+}
+inline std::string text_of(const HeldRowsArgs& a) {
+  return values_text(a.seqs, a.chunk, a.every, a.count, a.before);
 }
 inline std::string text_of(const LinearRecurrenceArgs& a) {
   return values_text(a.seqs, a.D, a.chunk, a.c_stride, a.x_stride, a.c, a.x, a.state, a.y);

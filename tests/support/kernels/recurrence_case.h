@@ -45,6 +45,9 @@ struct RecurrenceOp {
   std::function<std::vector<float>(int L, std::mt19937_64&)> inputs;
   // A state to start from: (state_size()). Empty: normal values.
   std::function<std::vector<float>(std::mt19937_64&)> some_state;
+  // Where rows lie next to a state that is written once in several (held_rows.h): a state that has
+  // taken them in. null: none do.
+  std::function<std::vector<float>(const std::vector<float>&)> taken_in;
   // Whether the device can keep it so; null: no.
   std::function<bool(const Kernels&)> keeps_bf16;
   // weights: those above, in device memory; null where empty. states: (slots, state[i]) each.
@@ -344,7 +347,8 @@ inline RecurrenceResult expect_as_reference(KernelDevice& device, KeptReference&
                                             const std::string& what) {
   const RecurrenceResult found = run_alone(device, op, x, start);
   const RecurrenceResult wanted = reference.run_alone(op, x, start);
-  if (!op.rounds || !op.rounds(device.kernels())) {
+  const bool is_step = op.taken_in && x.size() == static_cast<size_t>(op.width());
+  if (is_step || !op.rounds || !op.rounds(device.kernels())) {
     expect_close(found, wanted, op.tolerance, what);
     return found;
   }
@@ -352,9 +356,9 @@ inline RecurrenceResult expect_as_reference(KernelDevice& device, KeptReference&
   for (size_t i = 0; i < x.size(); ++i) {
     if (static_cast<int>(i) % op.width() >= op.rounded_columns) in_bf16[i] = x[i];
   }
-  std::vector<float> start_in_bf16 = start;
+  std::vector<float> start_in_bf16 = op.taken_in ? op.taken_in(start) : start;
   const std::vector<float> matrix =
-      rounded({start.begin(), start.begin() + op.state[0]}, DType::kBF16);
+      rounded({start_in_bf16.begin(), start_in_bf16.begin() + op.state[0]}, DType::kBF16);
   std::copy(matrix.begin(), matrix.end(), start_in_bf16.begin());
   const RecurrenceResult in_rounded{reference.run_alone(op, in_bf16, start_in_bf16).y,
                                     reference.run_alone(op, in_bf16, start).state};

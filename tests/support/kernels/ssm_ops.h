@@ -1,5 +1,6 @@
 #pragma once
 // The recurrences of Mamba as RecurrenceOps, in sizes of choice.
+#include "tests/support/kernels/held_rows.h"
 #include "tests/support/kernels/recurrence_case.h"
 
 namespace recurve::testing {
@@ -118,16 +119,41 @@ struct SsdSize {
   float dt_min = 0, dt_max = std::numeric_limits<float>::infinity();
   float dt_mean = -2, dt_deviation = 2;
   bool gate = false, aligned = false;
+  int every = 1;  // HeldRows::every
 };
+
+// The state with the rows that lie next to its base taken in, in fp64.
+inline std::vector<float> ssd_taken_in(const SsdSize& c, std::vector<float> state) {
+  const int rows = c.every - 1, values = c.H * c.P * c.N;
+  const float* u = state.data() + values;
+  const float* B = u + rows * c.H * c.P;
+  const float* a = B + rows * c.G * c.N;
+  const int count = std::bit_cast<int32_t>(state.back());
+  for (int i = 0; i < values; ++i) {
+    const int n = i % c.N, p = i / c.N % c.P, h = i / c.N / c.P;
+    double sum = 0, exponent = 0;
+    for (int j = count; j-- > 0;) {
+      sum +=
+          std::exp(exponent) * u[(j * c.H + h) * c.P + p] * B[(j * c.G + h * c.G / c.H) * c.N + n];
+      exponent += a[h * rows + j];
+    }
+    state[i] = static_cast<float>(sum + std::exp(exponent) * state[i]);
+  }
+  state.back() = 0;
+  return state;
+}
 
 // A row: x (H, P), B (G, N), C (G, N), dt (H), z (H, P). The weights: dt_bias (H), A (H), skip (H).
 inline RecurrenceOp ssd_op(const SsdSize& c, std::mt19937_64& random) {
   RecurrenceOp op;
   op.name = "ssd H " + std::to_string(c.H) + " P " + std::to_string(c.P) + " N " +
-            std::to_string(c.N) + " G " + std::to_string(c.G) + " chunk " + std::to_string(c.chunk);
+            std::to_string(c.N) + " G " + std::to_string(c.G) + " chunk " +
+            std::to_string(c.chunk) + " every " + std::to_string(c.every);
   op.in = {c.H * c.P + 2 * c.G * c.N, c.H, c.H * c.P};
   op.out = c.H * c.P;
   op.state = {c.H * c.P * c.N};
+  if (c.every > 1) hold_rows(op, c.every, {{c.H * c.P}, {c.G * c.N}, {c.H, true, true}});
+  if (c.every > 1) op.taken_in = [c](const auto& state) { return ssd_taken_in(c, state); };
   op.grid = c.chunk;
   op.keeps_bf16 = [](const Kernels& kernels) { return kernels.ssd.bf16_state; };
   op.aligned = c.aligned;
@@ -144,6 +170,7 @@ inline RecurrenceOp ssd_op(const SsdSize& c, std::mt19937_64& random) {
   op.run = [c](KernelDevice& device, const Ragged& seqs, const std::vector<RowArray>& in,
                const std::vector<const float*>& w, const std::vector<StateData>& states, float* y) {
     const float* B = in[0].data + c.H * c.P;
+    const HeldCount count(device, seqs, c.chunk, c.every, states);
     device.kernels().ssd({.seqs = seqs,
                           .H = c.H,
                           .P = c.P,
@@ -164,8 +191,13 @@ inline RecurrenceOp ssd_op(const SsdSize& c, std::mt19937_64& random) {
                           .A = w[1],
                           .skip = w[2],
                           .h = states[0],
-                          .y = y},
+                          .y = y,
+                          .held = count.held(),
+                          .held_u = count.array(1),
+                          .held_B = count.array(2),
+                          .held_a = count.array(3)},
                          *device.stream);
+    count.wait();
   };
   return op;
 }

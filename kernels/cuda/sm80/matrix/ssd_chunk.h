@@ -14,4 +14,11 @@ void ssd_chunks(const SsdArgs& args, Stream& stream);
 // The chunks of one row.
 void ssd_steps(const SsdArgs& args, Stream& stream);
 
+// The same of states that are written once in several rows.
+void ssd_held_steps(const SsdArgs& args, Stream& stream);
+
+// Before chunks of two rows or more: takes the rows that lie next to their states in, where these
+// are written once in several.
+void ssd_take_in(const SsdArgs& args, Stream& stream);
+
 }  // namespace recurve::cuda::sm80
