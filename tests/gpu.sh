@@ -8,6 +8,9 @@
 # The parts are tests, drift and measures; without any named all of them. One of them takes less than
 # ten minutes with the build, on 16 cores. The last lines are the table and what failed; the exit
 # status is 0 if nothing did.
+#   tests/gpu.sh pack     builds only, and packs the programs into build/gpu-programs.tar.xz
+# A machine that has this file next to the sources it was built from does not build: so the minutes of
+# a GPU go into what needs one. RECURVE_GPU_ARCHITECTURES=90a-real halves the build.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 out=${OUT:-build/gpu}
@@ -16,7 +19,9 @@ bandwidth=${RECURVE_GPU_BANDWIDTH:-4300}  # GB/s, as the floors of decode are co
 export PATH=$PATH:/usr/local/cuda/bin CPLUS_INCLUDE_PATH=$PWD/build/include:${CPLUS_INCLUDE_PATH:-}
 mkdir -p "$out"
 failures=()
+packed=build/gpu-programs.tar.xz
 parts=${*:-tests drift measures}
+[ "$parts" = pack ] && parts=""
 for part in $parts; do
   case $part in
   tests | drift | measures) ;;
@@ -30,18 +35,55 @@ fail() {
   failures+=("$1")
 }
 
-say "build"
-ninja="" keep_going="-k"
-command -v ninja >/dev/null && ninja="-G Ninja" keep_going="-k 0"
-# shellcheck disable=SC2086
-cmake -S . -B "$build" $ninja -DCMAKE_BUILD_TYPE=Release -DRECURVE_SERVER=OFF -DRECURVE_CUDA=ON \
-  -DCMAKE_CUDA_ARCHITECTURES="${RECURVE_GPU_ARCHITECTURES:-80;90a-real}" \
-  >"$out/configure.log" 2>&1 ||
-  { cat "$out/configure.log"; exit 1; }
-# shellcheck disable=SC2086
-cmake --build "$build" -j "$(nproc)" -- $keep_going >"$out/build.log" 2>&1 ||
-  { fail "build"; grep -A5 -E "error|FAILED" "$out/build.log" | head -60; }
-[ -x "$build/bin/recurve-bench" ] || exit 1
+# Of all that the programs are built from.
+sources() {
+  find CMakeLists.txt kernels model server tests -type f \
+    -regex '.*\(\.cc\|\.h\|\.cu\|\.cuh\|\.cmake\|CMakeLists\.txt\)' 2>/dev/null | LC_ALL=C sort |
+    xargs sha256sum | sha256sum
+}
+# What was packed here or elsewhere, if it is of these sources.
+unpack() {
+  [ -n "$parts" ] && [ -f $packed ] || return 1
+  mkdir -p "$build"
+  tar -xJf $packed -C "$build" || return
+  if [ "$(cat "$build/bin/sources")" != "$(sources)" ]; then
+    echo "(not used: $packed is of other sources)"
+    return 1
+  fi
+  export LD_LIBRARY_PATH=$PWD/$build/bin
+  python3 -m weights_tools.golden_weights tests/golden
+}
+pack() {
+  local bin=$build/packed/bin
+  rm -rf "$build/packed"
+  mkdir -p "$bin"
+  cp "$build"/bin/{recurve-bench,{kernels,model,server_engine}*_test} "$bin" && strip "$bin"/* || return
+  # Where programs are used other libraries may be installed than here.
+  ldd "$bin/recurve-bench" | awk '/libfmt|libhwy/ { print $3 }' | xargs cp -L -t "$bin"
+  sources >"$bin/sources"
+  # They have the same kernels in them, each tens of megabytes.
+  tar -C "$build/packed" -c bin | xz --lzma2=preset=1,dict=256MiB >$packed && ls -l $packed
+}
+
+build() {
+  say "build"
+  ninja="" keep_going="-k"
+  command -v ninja >/dev/null && ninja="-G Ninja" keep_going="-k 0"
+  # shellcheck disable=SC2086
+  cmake -S . -B "$build" $ninja -DCMAKE_BUILD_TYPE=Release -DRECURVE_SERVER=OFF -DRECURVE_CUDA=ON \
+    -DCMAKE_CUDA_ARCHITECTURES="${RECURVE_GPU_ARCHITECTURES:-80;90a-real}" \
+    >"$out/configure.log" 2>&1 ||
+    { cat "$out/configure.log"; exit 1; }
+  # shellcheck disable=SC2086
+  cmake --build "$build" -j "$(nproc)" -- $keep_going >"$out/build.log" 2>&1 ||
+    { fail "build"; grep -A5 -E "error|FAILED" "$out/build.log" | head -60; }
+  [ -x "$build/bin/recurve-bench" ] || exit 1
+}
+unpack || build
+if [ -z "$parts" ]; then
+  pack || fail "pack"
+  exit $((${#failures[@]} > 0))
+fi
 
 # Demo checkpoints with their weights: a copy of the tree may be too large to carry them all.
 books=()
