@@ -78,7 +78,7 @@ void fill(Kernels& kernels) {
       op.scratch = [](const Args& args) { return cpu::scratch_of(args); };
     }
   });
-  kernels.ssd.most_every = 1;  // see kernels/cpu/README.md: it gains nothing
+  kernels.ssd.holds_rows = false;  // see kernels/cpu/README.md: it gains nothing
   kernels.linear.transposed = {&kF32Weights, &kBf16Weights};
   put_formats(kernels, implementation());
 }

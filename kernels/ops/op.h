@@ -31,7 +31,7 @@ struct Op {
   void (*run)(const Args&, Stream&) = nullptr;
   const char* implementation = "none";
   bool bf16_state = false;  // reads and writes StateData of BF16
-  int most_every = 1;       // that it takes of HeldRows::every (kernels/ops/held_rows.h)
+  bool holds_rows = false;  // takes HeldRows::every of more than 1 (kernels/ops/held_rows.h)
   // The chunk form of heads that fill tiles of 64 rows rounds queries, keys, values and, as it
   // multiplies with it, the state to bf16.
   bool rounds_in_tiles = false;

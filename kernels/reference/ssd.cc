@@ -118,11 +118,16 @@ void write_base(const Head& s, float decay, const std::vector<Row>& rows) {
   }
 }
 
-// Takes in `count` rows.
-void take_in(const Head& s, const RowsHeld& there, int count) {
+std::vector<Row> first_rows(const RowsHeld& there, int count) {
   std::vector<Row> rows;
   for (int j = 0; j < count; ++j)
     rows.push_back({there.u + j * there.u_stride, there.B + j * there.B_stride, 0});
+  return rows;
+}
+
+// Takes in `count` rows.
+void take_in(const Head& s, const RowsHeld& there, int count) {
+  std::vector<Row> rows = first_rows(there, count);
   const float decay = sum_decays(rows, {there.a, there.a + count});
   write_base(s, decay, rows);
 }
@@ -132,9 +137,7 @@ void held_step(const Head& s, Step t, const RowsHeld& there, int count, int ever
   std::vector<float> u(s.x, s.x + s.P), a(there.a, there.a + count);
   for (float& value : u) value *= t.dt;
   a.push_back(t.a);
-  std::vector<Row> rows;
-  for (int j = 0; j < count; ++j)
-    rows.push_back({there.u + j * there.u_stride, there.B + j * there.B_stride, 0});
+  std::vector<Row> rows = first_rows(there, count);
   rows.push_back({u.data(), s.B, 0});
   const float decay = sum_decays(rows, a);
   for (int p = 0; p < s.P; ++p) s.y[p] = decay * dot(s.N, s.C, s.h + int64_t{p} * s.N);

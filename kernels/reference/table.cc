@@ -9,7 +9,7 @@ Kernels table() {
   fill(kernels);
   kernels.mlstm.bf16_state = kernels.gla.bf16_state = true;
   kernels.ssd.bf16_state = kernels.selective_scan.bf16_state = true;
-  kernels.ssd.most_every = kMostHeldEvery;
+  kernels.ssd.holds_rows = true;
   for (const WeightFormat* format : kWeightFormats) {
     if (!format->packed()) continue;
     kernels.linear.put({format, kernels.linear.run, "reference"});

@@ -172,8 +172,7 @@ void add_adapters(const StepOptions& o, double time, double without, nlohmann::o
 // What a step reads and writes of a state that does not grow: all of it both, but what is written
 // once in several rows, and the rows next to that, of which half are there.
 double moved_bytes(const StateLayout& layout) {
-  const bool holds_rows = std::ranges::find(layout.arrays, StateValues::kHeldRows,
-                                            &StateArray::values) != layout.arrays.end();
+  const bool holds_rows = layout.written_every() > 1;
   double sum = 0;
   for (const StateArray& array : layout.arrays) {
     if (array.per_token()) continue;

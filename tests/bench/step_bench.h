@@ -150,11 +150,12 @@ class StepBench {
   // The same again, as what was measured -> seconds.
   double again() {
     double sum = 0;
-    for (int i = 0; i < period_; ++i) sum += seconds_of_step();
-    return sum / period_;
+    for (int i = 0; i < period(); ++i) sum += seconds_of_step();
+    return sum / period();
   }
 
-  int period() const { return period_; }  // steps from one writing of a state to the next
+  // Steps from one writing of a state to the next.
+  int period() const { return pool_.layout().written_every(); }
   // States that are written once in several rows are so in the same step, all of them.
   void write_together() {
     put_held_rows([](int32_t) { return 0; });
@@ -174,7 +175,7 @@ class StepBench {
     seconds_of_step();  // warm-up
     if (recorded) recording_ = backend_.record([this] { compute(); }, *stream_);
     std::vector<double> times;
-    for (double sum = 0; sum < seconds || times.size() < 3; sum += period_ * times.back()) {
+    for (double sum = 0; sum < seconds || times.size() < 3; sum += period() * times.back()) {
       between();
       times.push_back(again());
     }
@@ -200,9 +201,8 @@ class StepBench {
     const auto& arrays = pool_.layout().arrays;
     for (size_t a = 0; a < arrays.size(); ++a) {
       if (arrays[a].values != StateValues::kHeldRows) continue;
-      period_ = arrays[a].written_every;
       for (const StateSlot& slot : slots_) {
-        const int32_t rows = count(slot.id()) % period_;
+        const int32_t rows = count(slot.id()) % period();
         backend_.upload(pool_.array<int32_t>(a) + slot.id(), &rows, sizeof(rows), *stream_);
         stream_->wait();
       }
@@ -295,7 +295,6 @@ class StepBench {
   std::span<const SampleRow> samples_;
   std::vector<Buffer> inputs_;
   std::vector<StateSlot> slots_;
-  int period_ = 1;
   std::vector<StepBatch> batches_;
   std::vector<AdapterPtr> adapters_;  // none: no row has one
   std::optional<AdapterRows> adapter_rows_;

@@ -12,7 +12,7 @@ void set_sm80_capabilities(Kernels& kernels) {
   kernels.rwkv7.bf16_state = true;
   kernels.delta_rule.bf16_state = true;
   kernels.ssd.defers = sm80::ssd_defers_norm;
-  kernels.ssd.most_every = kMostHeldEvery;
+  kernels.ssd.holds_rows = true;
   kernels.linear.activates = sm80::linear_activates;
   kernels.token_shift.norms = sm80::token_shift_norms;
   kernels.rwkv7.cells = sm80::rwkv7_cells;

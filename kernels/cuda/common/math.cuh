@@ -33,6 +33,11 @@ __device__ inline float warp_sum(float value) {
   return value;
 }
 
+// The sum of four products, added to `sum` from the first to the last.
+__device__ inline float dot4(const float4& a, const float4& b, float sum) {
+  return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
+}
+
 // The sum of the squares of four values, added in one order wherever a norm of rows is made.
 __device__ inline float squares_of(const float4& v) {
   return fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, __fmul_rn(v.x, v.x))));

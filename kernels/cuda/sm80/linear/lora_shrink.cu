@@ -15,10 +15,6 @@ __device__ float4 rounded(const float4& v) {
                      __uint_as_float(high << 16), __uint_as_float(high & 0xffff0000u));
 }
 
-__device__ float dot4(const float4& a, const float4& b, float sum) {
-  return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
-}
-
 // A block sums up a piece of K for up to 16 ranks of a part. How many pieces there are follows from
 // K alone.
 constexpr int kWarps = 4, kThreads = kWarps * kWarpSize;

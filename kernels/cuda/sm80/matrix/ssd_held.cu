@@ -43,16 +43,12 @@ struct RowsHeld {
 #pragma unroll
     for (int row = 0; row < kMostHeldEvery; ++row) {
       rows[row] = make_float4(0, 0, 0, 0);
-      if (row < count) rows[row] = load_plain(B(row, base), s.states(0, base));
+      if (row < count) rows[row] = s.load_row(B(row, base), base);
     }
 #pragma unroll
     for (int row = 0; row < kMostHeldEvery; ++row) {
       if (row == count) rows[row] = newest;
     }
-  }
-  static __device__ float4 load_plain(const float* from, int states) {
-    if constexpr (kWhole) return *reinterpret_cast<const float4*>(from);
-    return load4<false>(from, states);
   }
   // Whether this warp leaves B of its group.
   __device__ bool leaves_B() const { return s.head % (s.a.H / s.a.G) == 0 && s.p0 == 0; }
@@ -81,9 +77,6 @@ __device__ Decays decays_of(float a, int j, int last) {
   return {expf(S), expf(first)};
 }
 
-__device__ float dot4(const float4& x, const float4& y, float sum) {
-  return fmaf(x.w, y.w, fmaf(x.z, y.z, fmaf(x.y, y.y, fmaf(x.x, y.x, sum))));
-}
 __device__ float4 times(float factor, const float4& x) {
   return make_float4(__fmul_rn(factor, x.x), __fmul_rn(factor, x.y), __fmul_rn(factor, x.z),
                      __fmul_rn(factor, x.w));

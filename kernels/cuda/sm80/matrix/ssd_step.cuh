@@ -44,17 +44,18 @@ struct Lane {
     if constexpr (kWhole) return 4;
     return channel < channels ? a.N - base - n : 0;
   }
+  // Values of B or C for the lane's states of a slab.
+  __device__ float4 load_row(const float* from, int base) const {
+    if constexpr (kWhole) return *reinterpret_cast<const float4*>(from);
+    return load4<false>(from, states(0, base));
+  }
   __device__ Row row_at(int64_t row, int base) const {
     const int lane = threadIdx.x % kWarpSize;
     const int64_t inputs = row * a.xBC_stride;
     const int64_t BC = inputs + static_cast<int64_t>(head / (a.H / a.G)) * a.N + base + n;
     const int64_t p = int64_t{head} * a.P + p0 + min(lane / Shape<T>::kLanes, channels - 1);
     const float x = a.x[inputs + p], z = a.z == nullptr ? 0 : a.z[row * a.z_stride + p];
-    if constexpr (kWhole) {
-      return {x, z, *reinterpret_cast<const float4*>(a.B + BC),
-              *reinterpret_cast<const float4*>(a.C + BC)};
-    }
-    return {x, z, load4<false>(a.B + BC, states(0, base)), load4<false>(a.C + BC, states(0, base))};
+    return {x, z, load_row(a.B + BC, base), load_row(a.C + BC, base)};
   }
 };
 
